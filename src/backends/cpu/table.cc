@@ -1,0 +1,31 @@
+#include "backends/cpu/table.h"
+
+#include "backends/cpu/ops.h"
+#include "backends/cpu/stream.h"
+
+namespace deltaring {
+
+const OpTable& cpu_ops() {
+  static constexpr OpTable table{
+      .name = "cpu",
+      .make_stream = [](int threads) -> std::unique_ptr<Stream> { return std::make_unique<cpu::CpuStream>(threads); },
+      .embedding = cpu::embedding,
+      .linear = cpu::linear,
+      .swiglu = cpu::swiglu,
+      .rms_norm = cpu::rms_norm,
+      .gated_rms_norm = cpu::gated_rms_norm,
+      .rope = cpu::rope,
+      .kv_append = cpu::kv_append,
+      .attention = cpu::attention,
+      .conv = cpu::conv,
+      .gdn_gates = cpu::gdn_gates,
+      .gdn_verify = cpu::gdn_verify,
+      .gdn_prefill = cpu::gdn_prefill,
+      .gdn_fold = cpu::gdn_fold,
+      .argmax = cpu::argmax,
+      .probabilities = cpu::probabilities,
+  };
+  return table;
+}
+
+}  // namespace deltaring

@@ -1,0 +1,23 @@
+// Entry points of the reference backend; table.cc lists them.
+#pragma once
+#include "ops/table.h"
+
+namespace deltaring::reference {
+
+void embedding(const EmbeddingArgs& args, Stream& stream);
+void linear(const LinearArgs& args, Stream& stream);
+void swiglu(const SwigluArgs& args, Stream& stream);
+void rms_norm(const RmsNormArgs& args, Stream& stream);
+void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
+void rope(const RopeArgs& args, Stream& stream);
+void kv_append(const KvAppendArgs& args, Stream& stream);
+void attention(const AttentionArgs& args, Stream& stream);
+void conv(const ConvArgs& args, Stream& stream);
+void gdn_gates(const GdnGatesArgs& args, Stream& stream);
+void gdn_verify(const GdnVerifyArgs& args, Stream& stream);
+void gdn_prefill(const GdnVerifyArgs& args, Stream& stream);
+void gdn_fold(const GdnFoldArgs& args, Stream& stream);
+void argmax(const ArgmaxArgs& args, Stream& stream);
+void probabilities(const ProbabilitiesArgs& args, Stream& stream);
+
+}  // namespace deltaring::reference

@@ -1,0 +1,30 @@
+#include "backends/reference/table.h"
+
+#include "backends/reference/ops.h"
+
+namespace deltaring {
+
+const OpTable& reference_ops() {
+  static constexpr OpTable table{
+      .name = "reference",
+      .make_stream = [](int) { return std::make_unique<Stream>(); },
+      .embedding = reference::embedding,
+      .linear = reference::linear,
+      .swiglu = reference::swiglu,
+      .rms_norm = reference::rms_norm,
+      .gated_rms_norm = reference::gated_rms_norm,
+      .rope = reference::rope,
+      .kv_append = reference::kv_append,
+      .attention = reference::attention,
+      .conv = reference::conv,
+      .gdn_gates = reference::gdn_gates,
+      .gdn_verify = reference::gdn_verify,
+      .gdn_prefill = reference::gdn_prefill,
+      .gdn_fold = reference::gdn_fold,
+      .argmax = reference::argmax,
+      .probabilities = reference::probabilities,
+  };
+  return table;
+}
+
+}  // namespace deltaring

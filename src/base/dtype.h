@@ -1,0 +1,71 @@
+// Element types of tensors and the conversions between them.
+#pragma once
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace deltaring {
+
+enum class DType : uint8_t { f32, bf16, f16 };
+
+constexpr size_t size_of(DType t) { return t == DType::f32 ? 4 : 2; }
+
+constexpr const char* name_of(DType t) {
+  return t == DType::f32 ? "float32" : t == DType::bf16 ? "bfloat16" : "float16";
+}
+
+constexpr float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// Round to nearest even. NaN stays NaN (the quiet bit is set), overflow goes to infinity.
+constexpr uint16_t float_to_bf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+constexpr float f16_to_float(uint16_t h) {
+  const uint32_t sign = uint32_t{h & 0x8000u} << 16;
+  const uint32_t exponent = (h >> 10) & 0x1fu, mantissa = h & 0x3ffu;
+  if (exponent == 0x1fu) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+  const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign ? -subnormal : subnormal;
+}
+
+// Round to nearest even, through subnormals; overflow goes to infinity.
+constexpr uint16_t float_to_f16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u);
+  return static_cast<uint16_t>(sign | (rounded >> 13));
+}
+
+inline float load_as_float(const void* p, DType t, int64_t i) {
+  if (t == DType::f32) return static_cast<const float*>(p)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(p)[i];
+  return t == DType::bf16 ? bf16_to_float(bits) : f16_to_float(bits);
+}
+
+inline void store_from_float(void* p, DType t, int64_t i, float x) {
+  if (t == DType::f32) {
+    static_cast<float*>(p)[i] = x;
+  } else {
+    static_cast<uint16_t*>(p)[i] = t == DType::bf16 ? float_to_bf16(x) : float_to_f16(x);
+  }
+}
+
+// x as it would come back after being stored as `t`.
+constexpr float round_to(DType t, float x) {
+  if (t == DType::f32) return x;
+  return t == DType::bf16 ? bf16_to_float(float_to_bf16(x)) : f16_to_float(float_to_f16(x));
+}
+
+}  // namespace deltaring

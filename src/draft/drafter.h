@@ -1,0 +1,45 @@
+// A drafter guesses the tokens behind the anchor. It may be wrong, never unsound: acceptance keeps the target's law.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/view.h"
+#include "ops/rows.h"
+#include "ops/sample.h"
+
+namespace deltaring {
+
+// Tokens that became final: row b holds the committed positions first[b], first[b]+1, ... Every position is delivered
+// exactly once, in order, by prefill and by each commit.
+struct DraftContext {
+  Rows rows;
+  const int32_t* next;  // [tokens] id of the token behind each position; behind the last one stands the anchor
+  View<2> hidden;       // [tokens, H] f32 target hidden after the final norm
+};
+
+// One request that wants drafts.
+struct DraftRequest {
+  int32_t seat;
+  int32_t drafts;                   // at most so many, >= 0
+  std::span<const int32_t> tokens;  // prompt and output, the anchor last; the anchor's position is tokens.size() - 1
+  SamplingParams sampling;
+  uint64_t seed;  // of the request's coins, base/rng.h
+};
+
+// m <= drafts tokens for the positions behind the anchor; m may be 0.
+struct Proposal {
+  std::vector<int32_t> tokens;  // [m]
+  std::vector<float> q;         // [m, vocab] the law each token was drawn from, or empty: point masses
+};
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  virtual const char* name() const = 0;
+  virtual void reset(int32_t /*seat*/) {}                  // the seat starts a new request
+  virtual void extend(const DraftContext& /*context*/) {}  // tokens became final
+  virtual void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) = 0;
+};
+
+}  // namespace deltaring

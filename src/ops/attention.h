@@ -1,0 +1,37 @@
+// Full attention over a paged KV store, causal, with grouped queries and an optional sigmoid output gate.
+#pragma once
+#include "base/view.h"
+#include "ops/rows.h"
+
+namespace deltaring {
+
+// One layer's pages. Position p of a seat lives in row p % page_rows of page table[seat * table_stride + p /
+// page_rows].
+struct KvPages {
+  View<4> k, v;                    // [pages, Hkv, page_rows, D] f32, bf16 or f16; k after norm and rope
+  const int32_t* table = nullptr;  // [seats, table_stride]
+  int64_t table_stride = 0;
+};
+
+struct KvAppendArgs {
+  Rows rows;     // row token i is stored at position first + i
+  View<3> k, v;  // [tokens, Hkv, D] f32
+  KvPages kv;
+};
+
+// Query at position p sees positions [0, p] of its own seat, all of which must have been appended.
+//   out = softmax(scale q.k) v, times sigmoid(gate) when gate is given. Query head h uses kv head h / (Hq/Hkv).
+// The bits of a query's result depend on p and the stored rows only: not on the row's length, the batch or the threads.
+struct AttentionArgs {
+  Rows rows;
+  View<3> q;     // [tokens, Hq, D] f32
+  View<3> gate;  // [tokens, Hq, D] f32 or null
+  KvPages kv;
+  float scale;
+  View<3> out;  // [tokens, Hq, D] f32
+};
+
+void check(const KvAppendArgs& args);
+void check(const AttentionArgs& args);
+
+}  // namespace deltaring

@@ -1,0 +1,62 @@
+// Gated DeltaNet through the replay ring. q, k, v are the outputs of conv + SiLU; DESIGN section 3 has the math:
+//   g = -exp(A_log) softplus(a + dt_bias), beta = sigmoid(b)                                  (f32, never rounded)
+//   q^ = q / sqrt(sum q^2 + 1e-6) * K^-1/2,  k^ = k / sqrt(sum k^2 + 1e-6)
+//   S <- e^g S;  d = beta (v - S k^);  S <- S + d k^T;  o = S q^
+// Value head j uses key head j / (Hv/Hk). S is [V, K] per value head, K contiguous.
+//
+// The exact rule: token p is computed from the checkpoint at F*floor(p/F), rounded to the checkpoint's dtype, and the
+// records behind it. So whenever the running state crosses a multiple of `grain` it is rounded to the checkpoint's
+// dtype, stored or not. k and v are rounded to the record dtype before any use, in the window too.
+// Causality: nothing a token holds, NaN included, reaches an earlier output, a record, a checkpoint or another row.
+#pragma once
+#include "base/view.h"
+#include "ops/rows.h"
+
+namespace deltaring {
+
+// One layer's share of the pools; the first dimension is the seat. Slot of position p is p % R.
+struct GdnState {
+  View<4> checkpoint;   // [seats, Hv, V, K] f32, bf16 or f16: state after token folded-1
+  View<4> record_k;     // [seats, Hk, R, K] record dtype: raw k, not normalised
+  View<4> record_v;     // [seats, Hv, R, V] record dtype
+  View<3> record_g;     // [seats, Hv, R] f32: log decay of this token alone, <= 0
+  View<3> record_beta;  // [seats, Hv, R] f32
+};
+
+struct GdnGatesArgs {
+  View<2> a, b;          // [tokens, Hv] f32
+  const float* A_log;    // [Hv]
+  const float* dt_bias;  // [Hv]
+  View<2> g, beta;       // out [tokens, Hv] f32; softplus is linear above 20
+};
+
+// Outputs of every token of every row from checkpoint + records [folded, first) + the row itself. Stores the checkpoint
+// at fold_to when fold_to > folded, and records of all row tokens at positions >= fold_to. Moves no cursor.
+//   verify: fold_to <= first. R >= (first - folded) + length, so that no live record is overwritten.
+//   prefill: every row token is accepted, so fold_to may lie inside the row, first <= fold_to <= first + length, and
+//            first + length - fold_to <= R. Same bits as verify for any split of the tokens into calls.
+struct GdnVerifyArgs {
+  Rows rows;
+  View<3> q, k;     // [tokens, Hk, K] f32
+  View<3> v;        // [tokens, Hv, V] f32
+  View<2> g, beta;  // [tokens, Hv] f32
+  GdnState state;
+  int64_t
+      grain;  // F, or 0 when checkpoints do not stand on a grid (FoldPolicy::every): then nothing is rounded in passing
+  View<3> out;  // [tokens, Hv, V] f32
+};
+
+// Replays records [folded, fold_to) into the checkpoint; rows need no tokens (start may be null). Moves no cursor.
+struct GdnFoldArgs {
+  Rows rows;
+  GdnState state;
+  int64_t grain;
+};
+
+// Throw Error naming the offending argument with its symbolic shape; shared by every backend.
+void check(const GdnGatesArgs& args);
+void check_verify(const GdnVerifyArgs& args);
+void check_prefill(const GdnVerifyArgs& args);
+void check(const GdnFoldArgs& args);
+
+}  // namespace deltaring

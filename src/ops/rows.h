@@ -1,0 +1,21 @@
+// The rows (requests) of one step, shared by every op that touches per-request state.
+#pragma once
+#include <cstdint>
+
+namespace deltaring {
+
+// Row b owns tokens [start[b], start[b+1]) of the packed token list, at positions first[b], first[b]+1, ...
+// Rows may differ in length and be empty. seat -1 = no seat: nothing is read or written for it, its outputs are zeros.
+struct Rows {
+  int32_t count = 0;                 // B
+  const int32_t* start = nullptr;    // [B+1] ascending, start[0] = 0
+  const int32_t* seat = nullptr;     // [B] index into the pools, or -1; no seat twice
+  const int64_t* first = nullptr;    // [B] position of the row's first token = its cursor's pos
+  const int64_t* folded = nullptr;   // [B] the cursor's folded; gdn only
+  const int64_t* fold_to = nullptr;  // [B] where the checkpoint shall stand afterwards, folded <= fold_to; gdn only
+
+  int32_t tokens() const { return count ? start[count] : 0; }
+  int32_t length(int32_t b) const { return start[b + 1] - start[b]; }
+};
+
+}  // namespace deltaring
