@@ -1,6 +1,7 @@
 #include "model/json_fields.h"
 
 #include <cmath>
+#include <cstdint>
 #include <set>
 #include <utility>
 #include <vector>
@@ -35,7 +36,7 @@ class Strictness {
         break;
       case json::parse_event_t::key:
         if (!keys_.back().insert(value.get<std::string>()).second) {
-          fail(ErrorKind::corrupt, "{}: the key {} occurs twice in one object", where_, shown(value));
+          fail(ErrorKind::corrupt, "{}: the key {} occurs twice in one object", where_, shown_json(value));
         }
         break;
       case json::parse_event_t::value:
@@ -60,9 +61,7 @@ std::string shown(std::string_view text) {
   return out;
 }
 
-std::string shown(const json& value) {
-  return shown(std::string_view(value.dump(-1, ' ', false, json::error_handler_t::replace)));
-}
+std::string shown_json(const json& value) { return shown(value.dump(-1, ' ', false, json::error_handler_t::replace)); }
 
 json parse_json(std::string_view text, const std::string& where) {
   Strictness strictness(where);
@@ -75,15 +74,15 @@ json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-json read_json(const std::filesystem::path& path) {
+std::string read_text(const std::filesystem::path& path) {
   const MappedFile file(path);
-  const auto bytes = file.bytes();
-  return parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
 void check_model_folder(const std::filesystem::path& folder) {
   constexpr const char* kHolds =
-      "a model folder holds config.json, tokenizer.json and model.safetensors (or model.safetensors.index.json with its "
+      "a model folder holds config.json, tokenizer.json and model.safetensors (or model.safetensors.index.json with "
+      "its "
       "shards)";
   std::error_code ignored;  // a folder that cannot be looked at counts as missing
   const auto status = std::filesystem::status(folder, ignored);
@@ -96,7 +95,7 @@ void check_model_folder(const std::filesystem::path& folder) {
 }
 
 JsonFields::JsonFields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-  if (!object.is_object()) fail(ErrorKind::corrupt, "{}: expected an object, found {}", where_, shown(object));
+  if (!object.is_object()) fail(ErrorKind::corrupt, "{}: expected an object, found {}", where_, shown_json(object));
 }
 
 const json* JsonFields::find(const char* key) const {
@@ -110,28 +109,41 @@ const json& JsonFields::require(const char* key) const {
   return *value;
 }
 
-int64_t JsonFields::integer(const char* key, int64_t low, int64_t high) const {
-  const json& value = require(key);
+int64_t JsonFields::whole(const char* key, const json& value, int64_t low, int64_t high) const {
   const bool fits = value.is_number_integer() &&
                     (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
   const int64_t n = fits ? value.get<int64_t>() : 0;
   if (!fits || n < low || n > high) {
-    fail(ErrorKind::corrupt, "{}: {} is {}, expected a whole number from {} to {}", where_, key, shown(value), low,
+    fail(ErrorKind::corrupt, "{}: {} is {}, expected a whole number from {} to {}", where_, key, shown_json(value), low,
          high);
   }
   return n;
+}
+
+int64_t JsonFields::integer(const char* key, int64_t low, int64_t high) const {
+  return whole(key, require(key), low, high);
 }
 
 int64_t JsonFields::integer_or(const char* key, int64_t fallback, int64_t low, int64_t high) const {
   return find(key) ? integer(key, low, high) : fallback;
 }
 
+std::vector<int64_t> JsonFields::integers(const char* key, int64_t low, int64_t high) const {
+  std::vector<int64_t> list;
+  const json* value = find(key);
+  if (value && !value->is_array()) return {whole(key, *value, low, high)};
+  if (value) {
+    for (const json& entry : *value) list.push_back(whole(key, entry, low, high));
+  }
+  return list;
+}
+
 double JsonFields::number(const char* key, double low, double high) const {
   const json& value = require(key);
   const double x = value.is_number() ? value.get<double>() : NAN;
   if (!(x > low && x <= high)) {
-    fail(ErrorKind::corrupt, "{}: {} is {}, expected a number above {} and at most {}", where_, key, shown(value), low,
-         high);
+    fail(ErrorKind::corrupt, "{}: {} is {}, expected a number above {} and at most {}", where_, key, shown_json(value),
+         low, high);
   }
   return x;
 }
@@ -143,7 +155,7 @@ double JsonFields::number_or(const char* key, double fallback, double low, doubl
 bool JsonFields::boolean_or(const char* key, bool fallback) const {
   const json* value = find(key);
   if (value && !value->is_boolean()) {
-    fail(ErrorKind::corrupt, "{}: {} is {}, expected true or false", where_, key, shown(*value));
+    fail(ErrorKind::corrupt, "{}: {} is {}, expected true or false", where_, key, shown_json(*value));
   }
   return value ? value->get<bool>() : fallback;
 }
@@ -151,7 +163,7 @@ bool JsonFields::boolean_or(const char* key, bool fallback) const {
 std::string JsonFields::text_or(const char* key, const std::string& fallback) const {
   const json* value = find(key);
   if (value && !value->is_string()) {
-    fail(ErrorKind::corrupt, "{}: {} is {}, expected a string", where_, key, shown(*value));
+    fail(ErrorKind::corrupt, "{}: {} is {}, expected a string", where_, key, shown_json(*value));
   }
   return value ? value->get<std::string>() : fallback;
 }

@@ -5,19 +5,20 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace deltaring {
 
 // Text or JSON from a file as it may stand in a message: control characters replaced, cut to a readable length.
 std::string shown(std::string_view text);
-std::string shown(const nlohmann::json& value);
+std::string shown_json(const nlohmann::json& value);
 
 // Throws Error(corrupt) naming `where` and the byte offset for text that is not JSON, for a key that occurs twice in
 // one object and for nesting deeper than 64.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-// The whole file as JSON; `where` of parse_json is its path. Throws Error(not_found) when it cannot be opened.
-nlohmann::json read_json(const std::filesystem::path& path);
+// The whole file. Throws Error(not_found) when it cannot be opened.
+std::string read_text(const std::filesystem::path& path);
 
 // Throws Error unless `folder` is a folder, saying what a model folder holds.
 void check_model_folder(const std::filesystem::path& folder);
@@ -36,7 +37,9 @@ class JsonFields {
   // A whole number in [low, high]; without a fallback the key must be given.
   int64_t integer(const char* key, int64_t low, int64_t high) const;
   int64_t integer_or(const char* key, int64_t fallback, int64_t low, int64_t high) const;
-  // A finite number in (low, high].
+  // One whole number or a list of them, each in [low, high]; empty when not given.
+  std::vector<int64_t> integers(const char* key, int64_t low, int64_t high) const;
+  // A number in (low, high].
   double number(const char* key, double low, double high) const;
   double number_or(const char* key, double fallback, double low, double high) const;
   bool boolean_or(const char* key, bool fallback) const;
@@ -44,6 +47,7 @@ class JsonFields {
 
  private:
   const nlohmann::json& require(const char* key) const;
+  int64_t whole(const char* key, const nlohmann::json& value, int64_t low, int64_t high) const;
 
   const nlohmann::json& object_;
   std::string where_;

@@ -18,4 +18,7 @@ struct Rows {
   int32_t length(int32_t b) const { return start[b + 1] - start[b]; }
 };
 
+// Throws Error(invalid_argument) naming the row: start ascending from 0 to `tokens`, seats in [-1, seats), first >= 0.
+void check(const Rows& rows, int64_t seats, int64_t tokens);
+
 }  // namespace deltaring

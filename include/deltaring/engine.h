@@ -1,0 +1,112 @@
+// deltaring: speculative decoding of Gated-DeltaNet hybrid models without state snapshots.
+//
+// An Engine is one loaded model with its memory. Between tokens a request is one checkpoint of its recurrent state and
+// a short ring of the inputs of the last tokens, under two integers. A step drafts T-1 tokens, verifies them with the
+// newest one in a single pass, keeps a prefix and moves an integer; rejected tokens need no undo.
+//
+// Load once, call generate as often as you like. An Engine is used by one thread at a time; several may live side by
+// side. Nothing is printed and no environment is read. Every failure is a deltaring::Error (base/error.h), derived from
+// std::runtime_error, whose text says what was asked, what is possible and a value that works.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace deltaring {
+
+// Names and meanings follow SGLang's flags; the CLI has the same names.
+struct EngineOptions {
+  std::string model;                                  // Hugging Face folder
+  std::string backend = "cpu";                        // cpu | reference (double precision, slow)
+  int threads = 0;                                    // 0 = one per core
+  std::string speculative_algorithm = "none";         // none | ngram | eagle (the checkpoint's MTP head)
+  int64_t speculative_num_draft_tokens = 4;           // T: tokens a verify step, anchor included; vLLM's count is T-1
+  int64_t linear_replayssm_cache_len = 0;             // R: ring rows, a power of two >= 16; 0 = the fewest that serve
+  int64_t fold_grain = 8;                             // F: checkpoints stand on multiples of 8 or 16 tokens
+  std::string fold_policy = "grid";                   // grid | every
+  std::string mamba_ssm_dtype = "auto";               // checkpoint: auto (the model's) | float32 | bfloat16 | float16
+  std::string kv_cache_dtype = "float32";             // float32 | bfloat16 | float16
+  int64_t context_length = 0;                         // tokens of prompt and output; 0 = the model's, at most 32768
+  int64_t chunked_prefill_size = 256;                 // tokens a prefill pass, a multiple of 64
+  std::function<void(const std::string&)> on_notice;  // one sentence about something skipped or limited
+  std::function<void(double)> on_progress;            // fraction of the weights read, 0 to 1
+};
+
+struct Message {
+  std::string role;  // system | user | assistant | tool
+  std::string content;
+};
+
+struct GenerateOptions {
+  float temperature = 0;  // 0 = greedy
+  int32_t top_k = 0;      // 0 = off
+  float top_p = 1;        // 1 = off
+  float min_p = 0;        // 0 = off
+  uint64_t seed = 0;
+  int64_t max_tokens = 256;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;  // texts that end the output and are not part of it
+  std::vector<int32_t> stop_token_ids;
+  bool speculate = true;       // false: plain decoding with the same engine, the same tokens
+  bool logits_digest = false;  // fill GenerateResult::logits_digest
+};
+
+enum class FinishReason { stop_token, stop_string, length, context };
+
+struct GenerateResult {
+  std::string text;
+  std::vector<int32_t> tokens;  // as emitted, a stop token included
+  FinishReason finish_reason = FinishReason::length;
+  int64_t prompt_tokens = 0;
+  double prefill_seconds = 0;  // until the first token
+  double decode_seconds = 0;   // all others
+  int64_t verify_steps = 0;    // steps behind the prefill
+  int64_t step_tokens = 0;     // tokens those steps gave, those cut by a stop included
+  int64_t drafted = 0, accepted = 0;
+  std::vector<int64_t> drafted_at, accepted_at;  // [T-1] by draft position
+  int64_t folds = 0;                             // steps that moved the checkpoint
+  uint64_t logits_digest = 0;                    // hash of the bits of the logits behind every emitted token
+};
+
+// What is loaded and what a request costs. Bytes.
+struct EngineInfo {
+  std::string backend, drafter;
+  int threads = 0;
+  int64_t vocabulary = 0, parameters = 0, weight_bytes = 0;
+  int64_t T = 0, R = 0, F = 0, context_length = 0;
+  int64_t checkpoint_bytes = 0, record_bytes = 0, conv_bytes = 0;  // a request
+  int64_t snapshot_bytes = 0;  // a request with one state and conv window per draft token, as other engines keep it
+  int64_t kv_bytes_per_token = 0;
+  int64_t state_bytes = 0;           // allocated for all requests
+  float temperature = 0, top_p = 1;  // the model's own sampling defaults
+  int32_t top_k = 0;
+  std::vector<std::string> notices;
+};
+
+class Engine {
+ public:
+  explicit Engine(const EngineOptions& options);
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+
+  // Continues a text or answers a chat. on_text receives the output in whole characters as it is decided; returning
+  // false ends the request after that step. A prompt must hold at least one token and leave room in the context.
+  using OnText = std::function<bool(std::string_view)>;
+  GenerateResult generate(std::string_view prompt, const GenerateOptions& options, const OnText& on_text = {});
+  GenerateResult generate(const std::vector<Message>& chat, const GenerateOptions& options, const OnText& on_text = {});
+  GenerateResult generate(const std::vector<int32_t>& prompt, const GenerateOptions& options,
+                          const OnText& on_text = {});
+
+  std::vector<int32_t> tokenize(std::string_view text) const;
+  const EngineInfo& info() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace deltaring

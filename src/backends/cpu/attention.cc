@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "backends/cpu/attention_tile.h"
+#include "backends/cpu/ops.h"
+#include "backends/cpu/stream.h"
+#include "base/error.h"
+#include "hwy/aligned_allocator.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backends/cpu/attention.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include "backends/cpu/attention-inl.h"
+#include "backends/cpu/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace deltaring::cpu::HWY_NAMESPACE {
+
+// D rounded up to what AddValues takes in one step.
+int64_t PaddedDim(int64_t D) { return (D + 2 * VectorLanes() - 1) / (2 * VectorLanes()) * (2 * VectorLanes()); }
+
+// Pointers to positions [begin, begin + count) of one kv head of a seat. A block may span pages.
+template <class T>
+void FindRows(const View<4>& pages, const int32_t* table, int64_t kv_head, int64_t begin, int64_t count,
+              const T** rows) {
+  const int64_t page_rows = pages.shape[2];
+  for (int64_t j = 0; j < count; j++) {
+    const int64_t p = begin + j;
+    rows[j] = static_cast<const T*>(pages.data) + pages.offset(table[p / page_rows], kv_head, p % page_rows);
+  }
+}
+
+// Floats of scratch that AttendSplit needs besides the partial result.
+int64_t ScratchSize(const QueryTile& tile, int64_t dim) {
+  return tile.padded_queries() * dim + 2 * kBlock * (dim + 2 * VectorLanes());
+}
+
+template <class T>
+void AttendSplitOf(const AttentionArgs& a, const QueryTile& tile, int64_t split, float* scratch, const Partial& part) {
+  const int64_t D = a.q.shape[2], dim = PaddedDim(D), queries = tile.padded_queries();
+  std::fill_n(part.max, queries, -std::numeric_limits<float>::infinity());
+  std::fill_n(part.sum, queries, 0.0f);
+  std::fill_n(part.out, queries * dim, 0.0f);
+
+  float* q = scratch;
+  std::fill_n(q, queries * dim, 0.0f);
+  for (int64_t m = 0; m < tile.queries(); m++) {
+    const float* from = a.q.f32(tile.first_token + m / tile.group, tile.kv_head * tile.group + m % tile.group);
+    for (int64_t c = 0; c < D; c++) q[m * dim + c] = a.scale * from[c];
+  }
+
+  // Few queries read the pages as they are; many are worth a copy in float, whose rows do not share cache sets.
+  const bool convert = D != dim || queries > 2 * kRegisterQueries;
+  const int64_t stride = dim + 2 * VectorLanes();
+  float* converted = q + queries * dim;
+  const int32_t* table = a.kv.table + a.rows.seat[tile.row] * a.kv.table_stride;
+  const int64_t end = std::min(tile.end(), (split + 1) * kSplit);
+  for (int64_t begin = split * kSplit; begin < end; begin += kBlock) {
+    const int64_t count = std::min(kBlock, end - begin);
+    const T *keys[kBlock], *values[kBlock];
+    FindRows(a.kv.k, table, tile.kv_head, begin, count, keys);
+    FindRows(a.kv.v, table, tile.kv_head, begin, count, values);
+    if (!convert) {
+      AttendBlock(tile, q, dim, keys, values, begin, count, part);
+      continue;
+    }
+    const float *float_keys[kBlock], *float_values[kBlock];
+    Convert(keys, count, D, dim, stride, converted, float_keys);
+    Convert(values, count, D, dim, stride, converted + kBlock * stride, float_values);
+    AttendBlock(tile, q, dim, float_keys, float_values, begin, count, part);
+  }
+}
+
+// The tile over positions [split kSplit, (split + 1) kSplit).
+void AttendSplit(const AttentionArgs& a, const QueryTile& tile, int64_t split, float* scratch, const Partial& part) {
+  switch (a.kv.k.dtype) {
+    case DType::f32: return AttendSplitOf<float>(a, tile, split, scratch, part);
+    case DType::bf16: return AttendSplitOf<hwy::bfloat16_t>(a, tile, split, scratch, part);
+    case DType::f16: return AttendSplitOf<hwy::float16_t>(a, tile, split, scratch, part);
+  }
+}
+
+// total <- total and the result of `split`, for the queries that see any of it. Split 0 starts the total.
+void Merge(const QueryTile& tile, int64_t dim, int64_t split, const Partial& part, const Partial& total) {
+  const Floats d;
+  for (int64_t m = 0; m < tile.queries(); m++) {
+    if (tile.position(m) < split * kSplit) continue;
+    const float old_max = split == 0 ? -std::numeric_limits<float>::infinity() : total.max[m];
+    const float new_max = std::max(old_max, part.max[m]);
+    const float keep = ExpOrNaN(old_max - Base(new_max)), add = ExpOrNaN(part.max[m] - Base(new_max));
+    total.max[m] = new_max;
+    total.sum[m] = (split == 0 ? 0.0f : total.sum[m] * keep) + part.sum[m] * add;
+    for (int64_t c = m * dim; c < (m + 1) * dim; c += VectorLanes()) {
+      const Vector old = split == 0 ? hn::Zero(d) : hn::Mul(hn::Set(d, keep), hn::Load(d, total.out + c));
+      hn::Store(hn::MulAdd(hn::Set(d, add), hn::Load(d, part.out + c), old), d, total.out + c);
+    }
+  }
+}
+
+// out = total / sum, gated. Uses total.out as scratch for the padded rows.
+void Finish(const AttentionArgs& a, const QueryTile& tile, int64_t dim, const Partial& total) {
+  const Floats d;
+  const int64_t D = a.q.shape[2];
+  std::vector<float> gate(dim);
+  for (int64_t m = 0; m < tile.queries(); m++) {
+    const int64_t token = tile.first_token + m / tile.group, head = tile.kv_head * tile.group + m % tile.group;
+    float* row = total.out + m * dim;
+    if (a.gate) std::copy_n(a.gate.f32(token, head), D, gate.data());
+    for (int64_t c = 0; c < dim; c += VectorLanes()) {
+      Vector x = hn::Div(hn::Load(d, row + c), hn::Set(d, total.sum[m]));
+      if (a.gate) {
+        const Vector g = hn::LoadU(d, gate.data() + c);
+        x = hn::Mul(x, hn::IfThenElse(hn::IsNaN(g), g, Sigmoid(d, g)));
+      }
+      hn::Store(x, d, row + c);
+    }
+    std::copy_n(row, D, a.out.f32(token, head));
+  }
+}
+
+}  // namespace deltaring::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace deltaring::cpu {
+
+HWY_EXPORT(PaddedDim);
+HWY_EXPORT(ScratchSize);
+HWY_EXPORT(AttendSplit);
+HWY_EXPORT(Merge);
+HWY_EXPORT(Finish);
+
+namespace {
+
+using Buffer = hwy::AlignedFreeUniquePtr<float[]>;
+
+Buffer allocate(int64_t floats) {
+  Buffer buffer = hwy::AllocateAligned<float>(static_cast<size_t>(floats));
+  if (!buffer) fail(ErrorKind::out_of_memory, "attention: no {} bytes of scratch", floats * sizeof(float));
+  return buffer;
+}
+
+// Every (row with a seat, kv head, tile of tokens).
+std::vector<QueryTile> plan_tiles(const AttentionArgs& a) {
+  std::vector<QueryTile> tiles;
+  const int64_t Hkv = a.kv.k.shape[1], group = a.q.shape[1] / Hkv;
+  const int64_t step = std::max<int64_t>(1, kTileQueries / group);
+  for (int32_t b = 0; b < a.rows.count; b++) {
+    if (a.rows.seat[b] < 0) continue;
+    for (int64_t h = 0; h < Hkv; h++) {
+      for (int64_t i = 0; i < a.rows.length(b); i += step) {
+        tiles.push_back({.row = b,
+                         .kv_head = h,
+                         .group = group,
+                         .first_token = a.rows.start[b] + i,
+                         .tokens = std::min(step, a.rows.length(b) - i),
+                         .first_position = a.rows.first[b] + i});
+      }
+    }
+  }
+  return tiles;
+}
+
+// A task takes a tile through all its splits.
+void run_tiles(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int64_t dim, ThreadPool& pool) {
+  pool.parallel_for(static_cast<int64_t>(tiles.size()), [&](int64_t i) {
+    const QueryTile& tile = tiles[i];
+    const int64_t queries = tile.padded_queries(), size = Partial::size(queries, dim);
+    const Buffer buffer = allocate(2 * size + HWY_DYNAMIC_DISPATCH(ScratchSize)(tile, dim));
+    const Partial part(buffer.get(), queries, dim), total(buffer.get() + size, queries, dim);
+    for (int64_t s = 0; s < tile.splits(); s++) {
+      HWY_DYNAMIC_DISPATCH(AttendSplit)(a, tile, s, buffer.get() + 2 * size, part);
+      HWY_DYNAMIC_DISPATCH(Merge)(tile, dim, s, part, total);
+    }
+    HWY_DYNAMIC_DISPATCH(Finish)(a, tile, dim, total);
+  });
+}
+
+// A task takes a tile through one split; then a task a tile merges them. Same bits.
+void run_splits(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int64_t dim, ThreadPool& pool) {
+  struct Task {
+    const QueryTile* tile;
+    int64_t split;
+    int64_t partial;  // offset of its result
+  };
+  std::vector<Task> tasks;
+  std::vector<int64_t> first_task;
+  int64_t floats = 0;
+  for (const QueryTile& tile : tiles) {
+    first_task.push_back(static_cast<int64_t>(tasks.size()));
+    for (int64_t s = 0; s < tile.splits(); s++) {
+      tasks.push_back({&tile, s, floats});
+      floats += Partial::size(tile.padded_queries(), dim);
+    }
+  }
+  const Buffer partials = allocate(floats);
+  const auto partial_of = [&](const Task& task) {
+    return Partial(partials.get() + task.partial, task.tile->padded_queries(), dim);
+  };
+  pool.parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
+    const Buffer scratch = allocate(HWY_DYNAMIC_DISPATCH(ScratchSize)(*tasks[i].tile, dim));
+    HWY_DYNAMIC_DISPATCH(AttendSplit)(a, *tasks[i].tile, tasks[i].split, scratch.get(), partial_of(tasks[i]));
+  });
+  pool.parallel_for(static_cast<int64_t>(tiles.size()), [&](int64_t i) {
+    const QueryTile& tile = tiles[i];
+    const Buffer buffer = allocate(Partial::size(tile.padded_queries(), dim));
+    const Partial total(buffer.get(), tile.padded_queries(), dim);
+    for (int64_t s = 0; s < tile.splits(); s++) {
+      HWY_DYNAMIC_DISPATCH(Merge)(tile, dim, s, partial_of(tasks[first_task[i] + s]), total);
+    }
+    HWY_DYNAMIC_DISPATCH(Finish)(a, tile, dim, total);
+  });
+}
+
+// Copies row [D] to element `at` of a page, rounded to its dtype.
+void store_row(const float* row, int64_t D, const View<4>& pages, int64_t at) {
+  switch (pages.dtype) {
+    case DType::f32: std::copy_n(row, D, static_cast<float*>(pages.data) + at); break;
+    case DType::bf16: std::transform(row, row + D, static_cast<uint16_t*>(pages.data) + at, float_to_bf16); break;
+    case DType::f16: std::transform(row, row + D, static_cast<uint16_t*>(pages.data) + at, float_to_f16); break;
+  }
+}
+
+}  // namespace
+
+void kv_append(const KvAppendArgs& args, Stream& stream) {
+  check(args);
+  const KvPages& kv = args.kv;
+  const int64_t Hkv = args.k.shape[1], D = args.k.shape[2], page_rows = kv.k.shape[2];
+  const auto append = [&](int32_t b, int64_t token) {
+    const int64_t p = args.rows.first[b] + token - args.rows.start[b];
+    const int32_t page = kv.table[args.rows.seat[b] * kv.table_stride + p / page_rows];
+    for (int64_t h = 0; h < Hkv; h++) {
+      store_row(args.k.f32(token, h), D, kv.k, kv.k.offset(page, h, p % page_rows));
+      store_row(args.v.f32(token, h), D, kv.v, kv.v.offset(page, h, p % page_rows));
+    }
+  };
+  pool_of(stream).parallel_for(args.rows.count, [&](int64_t b) {
+    if (args.rows.seat[b] < 0) return;
+    for (int64_t t = args.rows.start[b]; t < args.rows.start[b + 1]; t++) append(static_cast<int32_t>(b), t);
+  });
+}
+
+void attention(const AttentionArgs& args, Stream& stream) {
+  check(args);
+  for (int32_t b = 0; b < args.rows.count; b++) {
+    for (int32_t t = args.rows.start[b]; t < args.rows.start[b + 1] && args.rows.seat[b] < 0; t++) {
+      for (int64_t h = 0; h < args.out.shape[1]; h++) std::fill_n(args.out.f32(t, h), args.out.shape[2], 0.0f);
+    }
+  }
+  ThreadPool& pool = pool_of(stream);
+  const std::vector<QueryTile> tiles = plan_tiles(args);
+  const int64_t dim = HWY_DYNAMIC_DISPATCH(PaddedDim)(args.q.shape[2]);
+  const bool enough = static_cast<int64_t>(tiles.size()) >= 2 * pool.size();
+  (enough ? run_tiles : run_splits)(args, tiles, dim, pool);
+}
+
+}  // namespace deltaring::cpu
+#endif

@@ -1,0 +1,59 @@
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+
+namespace deltaring::cli {
+
+void add_engine_flags(CLI::App& command, EngineOptions& o) {
+  command.add_option("--model,-m", o.model, "Hugging Face model folder")->required();
+  command.add_option("--backend", o.backend, "cpu, or reference (double precision, slow)")->capture_default_str();
+  command.add_option("--threads", o.threads, "threads; 0 = one per core")->capture_default_str();
+  command
+      .add_option("--speculative-algorithm", o.speculative_algorithm,
+                  "none, ngram (prompt lookup) or eagle (the model's MTP head)")
+      ->capture_default_str();
+  command
+      .add_option("--speculative-num-draft-tokens", o.speculative_num_draft_tokens,
+                  "T: tokens a verify step, the anchor included (T-1 drafts)")
+      ->capture_default_str();
+  command
+      .add_option("--linear-replayssm-cache-len", o.linear_replayssm_cache_len,
+                  "R: ring rows a request, a power of two >= 16; 0 = the fewest that serve")
+      ->capture_default_str();
+  command.add_option("--fold-policy", o.fold_policy, "grid (bit-exact) or every (fold after each step)")
+      ->capture_default_str();
+  command.add_option("--fold-grain", o.fold_grain, "F: checkpoints stand on multiples of 8 or 16 tokens")
+      ->capture_default_str();
+  command
+      .add_option("--mamba-ssm-dtype", o.mamba_ssm_dtype,
+                  "checkpoint: auto (the model's), float32, bfloat16 or float16")
+      ->capture_default_str();
+  command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "float32, bfloat16 or float16")->capture_default_str();
+  command
+      .add_option("--context-length", o.context_length, "tokens of prompt and output; 0 = the model's, at most 32768")
+      ->capture_default_str();
+  command.add_option("--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64")
+      ->capture_default_str();
+}
+
+void report_loading(EngineOptions& o) {
+  o.on_notice = [](const std::string& notice) { fmt::print(stderr, "notice: {}\n", notice); };
+  if (!isatty(STDERR_FILENO)) return;
+  o.on_progress = [](double fraction) {
+    constexpr int kWidth = 30;
+    const int full = static_cast<int>(fraction * kWidth);
+    fmt::print(stderr, "\rloading [{:#<{}}{:.<{}}] {:3.0f}%{}", "", full, "", kWidth - full, fraction * 100,
+               fraction >= 1 ? "\r\x1b[K" : "");
+    std::fflush(stderr);
+  };
+}
+
+std::string human_bytes(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
+}
+
+}  // namespace deltaring::cli

@@ -1,0 +1,224 @@
+#include <fmt/core.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "model/utf8.h"
+
+namespace deltaring::cli {
+
+namespace {
+
+using nlohmann::json;
+
+std::atomic<bool> interrupted{false};  // set by ^C; the output ends after the running step
+
+struct Flags {
+  EngineOptions engine;
+  std::optional<std::string> prompt, prompt_file, system;
+  bool chat = false, json = false, compare = false, quiet = false;
+  std::optional<float> temperature, top_p;
+  std::optional<int32_t> top_k;
+  GenerateOptions generate;
+};
+
+const char* name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop_token:
+      return "stop_token";
+    case FinishReason::stop_string:
+      return "stop_string";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::context:
+      return "context";
+  }
+  return "";
+}
+
+double rate(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+
+// Tokens behind the first, over the time behind the first.
+double decode_rate(const GenerateResult& r) { return rate(static_cast<double>(r.tokens.size()) - 1, r.decode_seconds); }
+
+double acceptance_length(const GenerateResult& r) {
+  return rate(static_cast<double>(r.step_tokens), static_cast<double>(r.verify_steps));
+}
+
+std::string read_prompt(const Flags& flags) {
+  std::string text;
+  if (flags.prompt) {
+    text = *flags.prompt;
+  } else if (flags.prompt_file && *flags.prompt_file != "-") {
+    std::ifstream file(*flags.prompt_file, std::ios::binary);
+    if (!file)
+      fail(ErrorKind::not_found, "--prompt-file {}: cannot be read; a readable text file or - for standard input works",
+           *flags.prompt_file);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  } else {
+    text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  }
+  check(!text.empty(), "the prompt is empty; --prompt 'def ' works");
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Unit unit = first_unit(std::string_view(text).substr(at));
+    check(unit.kind == Utf8::valid, "the prompt is not UTF-8 at byte {} (0x{:02x}); UTF-8 text works", at,
+          static_cast<unsigned char>(text[at]));
+    at += unit.length;
+  }
+  return text;
+}
+
+GenerateResult run(Engine& engine, const Flags& flags, const std::string& prompt, const GenerateOptions& options,
+                   bool stream) {
+  const Engine::OnText on_text = [stream](std::string_view text) {
+    if (stream) std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout);
+    return !interrupted.load();
+  };
+  if (!flags.chat) return engine.generate(prompt, options, on_text);
+  std::vector<Message> messages;
+  if (flags.system) messages.push_back({.role = "system", .content = *flags.system});
+  messages.push_back({.role = "user", .content = prompt});
+  return engine.generate(messages, options, on_text);
+}
+
+void print_header(const EngineInfo& info, const Flags& flags, const GenerateOptions& o) {
+  const std::string drafts = info.drafter == "none"
+                                 ? "no speculation"
+                                 : fmt::format("{}, T={} (anchor + {} drafts)", info.drafter, info.T, info.T - 1);
+  const std::string sampling = o.temperature == 0
+                                   ? "greedy"
+                                   : fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}",
+                                                 o.temperature, o.top_k, o.top_p, o.min_p, o.seed);
+  fmt::print(stderr, "{}: {:.1f} M parameters, {}, {} threads; {}; ring R={}, F={}, {}; {}\n\n", flags.engine.model,
+             static_cast<double>(info.parameters) / 1e6, info.backend, info.threads, drafts, info.R, info.F,
+             flags.engine.fold_policy, sampling);
+}
+
+void print_summary(const EngineInfo& info, const GenerateResult& r, const std::optional<GenerateResult>& plain) {
+  fmt::print(stderr, "\n\n{} tokens ({}), {:.1f} tok/s; prompt {} tokens, prefill {:.1f} tok/s\n", r.tokens.size(),
+             name_of(r.finish_reason), decode_rate(r), r.prompt_tokens,
+             rate(static_cast<double>(r.prompt_tokens), r.prefill_seconds));
+  std::string positions;
+  for (size_t i = 0; i < r.drafted_at.size(); i++) {
+    positions += fmt::format(" {:.0f}%",
+                             100 * rate(static_cast<double>(r.accepted_at[i]), static_cast<double>(r.drafted_at[i])));
+  }
+  if (r.drafted > 0) {
+    fmt::print(stderr, "acceptance length {:.2f} tokens a verify step; {} of {} drafts accepted, by position{}\n",
+               acceptance_length(r), r.accepted, r.drafted, positions);
+  }
+  fmt::print(stderr, "{} verify steps, {:.1f} a second; {} folds\n", r.verify_steps,
+             rate(static_cast<double>(r.verify_steps), r.decode_seconds), r.folds);
+  const int64_t ring = info.checkpoint_bytes + info.record_bytes + info.conv_bytes;
+  fmt::print(stderr, "state a request {} (checkpoint {}, ring {}, conv {}); snapshots would take {}; KV {} a token\n",
+             human_bytes(static_cast<double>(ring)), human_bytes(static_cast<double>(info.checkpoint_bytes)),
+             human_bytes(static_cast<double>(info.record_bytes)), human_bytes(static_cast<double>(info.conv_bytes)),
+             human_bytes(static_cast<double>(info.snapshot_bytes)),
+             human_bytes(static_cast<double>(info.kv_bytes_per_token)));
+  if (plain) {
+    const bool same = plain->tokens == r.tokens && plain->logits_digest == r.logits_digest;
+    fmt::print(stderr, "without speculation {:.1f} tok/s: speculation is {:.2f}x, {}\n", decode_rate(*plain),
+               rate(decode_rate(r), decode_rate(*plain)),
+               same ? "the same tokens and logits, bit for bit" : "other tokens (sampled by other coins)");
+  }
+}
+
+json to_json(const EngineInfo& info, const GenerateResult& r, const std::optional<GenerateResult>& plain) {
+  json out = {{"text", r.text},
+              {"tokens", r.tokens},
+              {"finish_reason", name_of(r.finish_reason)},
+              {"prompt_tokens", r.prompt_tokens},
+              {"completion_tokens", r.tokens.size()},
+              {"prefill_seconds", r.prefill_seconds},
+              {"decode_seconds", r.decode_seconds},
+              {"decode_tokens_per_second", decode_rate(r)},
+              {"prefill_tokens_per_second", rate(static_cast<double>(r.prompt_tokens), r.prefill_seconds)},
+              {"spec_verify_ct", r.verify_steps},
+              {"spec_accept_length", acceptance_length(r)},
+              {"spec_draft_token_num", r.drafted},
+              {"spec_accept_token_num", r.accepted},
+              {"accepted_per_position", r.accepted_at},
+              {"drafted_per_position", r.drafted_at},
+              {"folds", r.folds},
+              {"drafter", info.drafter},
+              {"T", info.T},
+              {"R", info.R},
+              {"F", info.F},
+              {"checkpoint_bytes", info.checkpoint_bytes},
+              {"record_bytes", info.record_bytes},
+              {"conv_bytes", info.conv_bytes},
+              {"snapshot_bytes", info.snapshot_bytes},
+              {"kv_bytes_per_token", info.kv_bytes_per_token}};
+  if (plain) {
+    out["plain_decode_tokens_per_second"] = decode_rate(*plain);
+    out["speedup"] = rate(decode_rate(r), decode_rate(*plain));
+    out["identical"] = plain->tokens == r.tokens && plain->logits_digest == r.logits_digest;
+  }
+  return out;
+}
+
+int generate(Flags& flags) {
+  const std::string prompt = read_prompt(flags);
+  if (!flags.json && !flags.quiet) report_loading(flags.engine);
+  Engine engine(flags.engine);
+  GenerateOptions& options = flags.generate;
+  options.temperature = flags.temperature.value_or(engine.info().temperature);
+  options.top_k = flags.top_k.value_or(engine.info().top_k);
+  options.top_p = flags.top_p.value_or(engine.info().top_p);
+  options.logits_digest = flags.compare;
+  const bool chatty = !flags.json && !flags.quiet;
+  if (chatty) print_header(engine.info(), flags, options);
+  std::signal(SIGINT, [](int) { interrupted = true; });
+  const GenerateResult result = run(engine, flags, prompt, options, !flags.json);
+  std::optional<GenerateResult> plain;
+  if (flags.compare && !interrupted) {
+    options.speculate = false;
+    plain = run(engine, flags, prompt, options, false);
+  }
+  if (chatty) print_summary(engine.info(), result, plain);
+  if (flags.json) fmt::print("{}\n", to_json(engine.info(), result, plain).dump());
+  if (flags.quiet && !flags.json) fmt::print("\n");
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("generate", "Continue a prompt, or answer it with --chat");
+  add_engine_flags(*command, flags->engine);
+  CLI::Option* prompt =
+      command->add_option("--prompt,-p", flags->prompt, "text; without it and --prompt-file standard input is read");
+  command->add_option("--prompt-file,-f", flags->prompt_file, "file with the prompt; - is standard input")
+      ->excludes(prompt);
+  CLI::Option* chat =
+      command->add_flag("--chat", flags->chat, "send the prompt as a user turn in the model's chat format");
+  command->add_option("--system", flags->system, "system turn before it")->needs(chat);
+  command->add_option("--max-tokens,-n", flags->generate.max_tokens, "tokens to generate at most")
+      ->capture_default_str();
+  command->add_option("--temperature", flags->temperature, "0 = greedy; default: the model's generation_config.json");
+  command->add_option("--top-k", flags->top_k, "the k most likely tokens; 0 = off; default: the model's");
+  command->add_option("--top-p", flags->top_p,
+                      "the most likely tokens of that mass, (0, 1]; 1 = off; default: the model's");
+  command
+      ->add_option("--min-p", flags->generate.min_p, "tokens at least that many times as likely as the first; 0 = off")
+      ->capture_default_str();
+  command->add_option("--seed", flags->generate.seed, "of all random choices")->capture_default_str();
+  command->add_option("--stop", flags->generate.stop, "text that ends the output; may be repeated");
+  command->add_flag("--ignore-eos", flags->generate.ignore_eos, "do not stop at the model's end tokens");
+  command->add_flag("--compare", flags->compare,
+                    "decode once more without speculation; print speed and whether the output is the same");
+  command->add_flag("--json", flags->json, "print one JSON object instead of text and summary");
+  command->add_flag("--quiet,-q", flags->quiet, "print the text only");
+  command->callback([flags, &exit_code] { exit_code = generate(*flags); });
+}
+
+}  // namespace deltaring::cli

@@ -1,0 +1,147 @@
+#include <fmt/core.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "engine/load.h"
+#include "model/generation_config.h"
+#include "model/tokenizer.h"
+
+namespace deltaring::cli {
+
+namespace {
+
+using nlohmann::json;
+
+struct Flags {
+  EngineOptions engine;
+  bool json = false, scan = false;
+};
+
+struct Tally {
+  int64_t tensors = 0, parameters = 0, bytes = 0;
+};
+
+// What the folder holds, by element type.
+std::map<std::string, Tally> tally(const Weights& weights) {
+  std::map<std::string, Tally> by_dtype;
+  for (const std::string& name : weights.source->names()) {
+    const TensorRef* tensor = weights.source->find(name);
+    Tally& t = by_dtype[tensor->foreign_dtype.empty() ? deltaring::name_of(tensor->dtype) : tensor->foreign_dtype];
+    int64_t elements = 1;
+    for (const int64_t extent : tensor->shape) elements *= extent;
+    t.tensors++, t.parameters += elements, t.bytes += static_cast<int64_t>(tensor->bytes);
+  }
+  return by_dtype;
+}
+
+json report(const Flags& flags) {
+  const std::filesystem::path folder = flags.engine.model;
+  const ModelConfig config = load_model_config(folder);
+  const Weights weights = load_weights(folder, config);
+  const Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
+  const GenerationConfig generation = load_generation_config(folder, config);
+  const StateOptions state = state_options(flags.engine, config);
+  const StateShape shape = state_shape(weights);
+  const StatePlan plan = plan_state(shape, state);
+  json out = {{"model_type", config.model_type},
+              {"layers", config.num_hidden_layers},
+              {"gdn_layers", shape.gdn_layers},
+              {"full_attention_layers", config.count(LayerKind::full_attention)},
+              {"hidden_size", config.hidden_size},
+              {"intermediate_size", config.intermediate_size},
+              {"vocab_size", config.vocab_size},
+              {"tokenizer_ids", tokenizer.size()},
+              {"tied_embeddings", weights.lm_head.data == weights.embed_tokens.data},
+              {"mtp_head", weights.mtp.has_value()},
+              {"Hk", shape.Hk},
+              {"Hv", shape.Hv},
+              {"K", shape.K},
+              {"V", shape.V},
+              {"query_heads", config.num_attention_heads},
+              {"kv_heads", shape.Hkv},
+              {"head_dim", shape.D},
+              {"max_position_embeddings", config.max_position_embeddings},
+              {"stop_token_ids", generation.eos_token_id},
+              {"T", state.ring.T},
+              {"R", state.ring.R},
+              {"F", state.ring.F},
+              {"checkpoint_dtype", deltaring::name_of(state.checkpoint)},
+              {"checkpoint_bytes", plan.checkpoint_per_seat},
+              {"record_bytes", plan.records_per_seat},
+              {"conv_bytes", plan.conv_per_seat},
+              {"snapshot_bytes", snapshot_state_per_seat(shape, state)},
+              {"kv_bytes_per_token", plan.kv_per_page / state.page_rows},
+              {"context_length", state.kv_tokens},
+              {"state_bytes", plan.total}};
+  for (const auto& [dtype, t] : tally(weights)) {
+    out["weights"][dtype] = {{"tensors", t.tensors}, {"parameters", t.parameters}, {"bytes", t.bytes}};
+  }
+  out["notices"] = config.notices;
+  for (const std::string& notice : weights.notices) out["notices"].push_back(notice);
+  if (flags.scan) {
+    out["non_finite"] = json::array();
+    for (const NonFinite& n : non_finite(weights))
+      out["non_finite"].push_back({{"name", n.name}, {"count", n.count}, {"size", n.size}});
+  }
+  return out;
+}
+
+std::string bytes_of(const json& r, const char* key) { return human_bytes(r[key].get<double>()); }
+
+void print(const Flags& flags, const json& r) {
+  fmt::print("{}: {}, {} layers ({} GDN, {} full attention), hidden {}, FFN {}\n", flags.engine.model,
+             r["model_type"].get<std::string>(), r["layers"].get<int>(), r["gdn_layers"].get<int>(),
+             r["full_attention_layers"].get<int>(), r["hidden_size"].get<int>(), r["intermediate_size"].get<int>());
+  fmt::print("  GDN        Hk {}, Hv {}, K {}, V {}\n", r["Hk"].get<int>(), r["Hv"].get<int>(), r["K"].get<int>(),
+             r["V"].get<int>());
+  fmt::print("  attention  {} query heads, {} kv heads of {}\n", r["query_heads"].get<int>(), r["kv_heads"].get<int>(),
+             r["head_dim"].get<int>());
+  fmt::print("  vocabulary {} rows, {} tokens, stops at {}; embeddings {}\n", r["vocab_size"].get<int>(),
+             r["tokenizer_ids"].get<int>(), r["stop_token_ids"].dump(),
+             r["tied_embeddings"].get<bool>() ? "tied" : "untied");
+  for (const auto& [dtype, t] : r["weights"].items()) {
+    fmt::print("  weights    {} tensors of {}: {:.1f} M parameters, {}\n", t["tensors"].get<int>(), dtype,
+               t["parameters"].get<double>() / 1e6, bytes_of(t, "bytes"));
+  }
+  fmt::print("  drafters   ngram{}\n", r["mtp_head"].get<bool>() ? ", eagle (MTP head)" : "; no MTP head");
+  const double ring =
+      r["checkpoint_bytes"].get<double>() + r["record_bytes"].get<double>() + r["conv_bytes"].get<double>();
+  fmt::print(
+      "  a request  {} of state with T={}, R={}, F={} (checkpoint {} {}, ring {}, conv {}); snapshots would take {}\n",
+      human_bytes(ring), r["T"].get<int>(), r["R"].get<int>(), r["F"].get<int>(), bytes_of(r, "checkpoint_bytes"),
+      r["checkpoint_dtype"].get<std::string>(), bytes_of(r, "record_bytes"), bytes_of(r, "conv_bytes"),
+      bytes_of(r, "snapshot_bytes"));
+  fmt::print("  KV         {} a token, {} tokens of context (the model's limit is {})\n",
+             bytes_of(r, "kv_bytes_per_token"), r["context_length"].get<int64_t>(),
+             r["max_position_embeddings"].get<int64_t>());
+  for (const json& notice : r["notices"]) fmt::print("  notice     {}\n", notice.get<std::string>());
+  if (!r.contains("non_finite")) return;
+  if (r["non_finite"].empty()) fmt::print("  scan       every weight is finite\n");
+  for (const json& n : r["non_finite"]) {
+    fmt::print("  scan       {}: {} of {} elements are not finite\n", n["name"].get<std::string>(),
+               n["count"].get<int64_t>(), n["size"].get<int64_t>());
+  }
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  flags->engine.speculative_algorithm = "eagle";
+  CLI::App* command = app.add_subcommand("inspect", "Say what a model folder holds and what a request needs");
+  add_engine_flags(*command, flags->engine);
+  command->add_flag("--scan", flags->scan, "read every weight and report those that are not finite");
+  command->add_flag("--json", flags->json, "print one JSON object");
+  command->callback([flags, &exit_code] {
+    const json r = report(*flags);
+    if (flags->json)
+      fmt::print("{}\n", r.dump());
+    else
+      print(*flags, r);
+    exit_code = kSuccess;
+  });
+}
+
+}  // namespace deltaring::cli

@@ -1,0 +1,244 @@
+#include "deltaring/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+
+#include "backends/tables.h"
+#include "base/error.h"
+#include "draft/mtp.h"
+#include "draft/ngram.h"
+#include "engine/load.h"
+#include "engine/stops.h"
+#include "model/chat.h"
+#include "model/generation_config.h"
+#include "model/tokenizer.h"
+#include "spec/step.h"
+
+namespace deltaring {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// FNV-1a over the bits of rows of logits.
+constexpr uint64_t kDigestBasis = 0xcbf29ce484222325u;
+uint64_t digest(uint64_t hash, const View<2>& logits) {
+  for (int64_t r = 0; r < logits.shape[0]; r++) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(logits.f32(r));
+    for (size_t i = 0; i < sizeof(float) * static_cast<size_t>(logits.shape[1]); i++)
+      hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+std::unique_ptr<Drafter> make_drafter(const std::string& algorithm, HybridModel& model, const StatePool& pool,
+                                      int64_t valid_ids) {
+  if (algorithm == "none") return nullptr;
+  if (algorithm == "ngram") return std::make_unique<NgramDrafter>();
+  if (algorithm == "eagle") return std::make_unique<MtpDrafter>(model, pool, valid_ids);
+  fail(ErrorKind::unsupported,
+       "--speculative-algorithm {}: none, ngram and eagle are possible; ngram works with every model", algorithm);
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  explicit Impl(const EngineOptions& options);
+
+  GenerateResult generate(const std::vector<int32_t>& prompt, const GenerateOptions& options, const OnText& on_text);
+  const ChatFormat& chat_format();
+
+  std::filesystem::path folder;
+  std::vector<std::string> notices;
+  ModelConfig config;
+  GenerationConfig generation;
+  Tokenizer tokenizer;
+  std::optional<ChatFormat> chat;
+  std::unique_ptr<Stream> stream;
+  std::optional<HybridModel> model;
+  std::optional<StatePool> pool;
+  std::unique_ptr<Drafter> drafter;
+  std::optional<SpecStepper> speculative, plain;
+  EngineInfo info;
+};
+
+Engine::Impl::Impl(const EngineOptions& o)
+    : folder(o.model),
+      config(load_model_config(folder)),
+      generation(load_generation_config(folder, config)),
+      tokenizer(Tokenizer::load(folder / "tokenizer.json")) {
+  const OpTable& ops = backend(o.backend);
+  const StateOptions state = state_options(o, config);
+  const int64_t max_tokens = std::max(o.chunked_prefill_size, state.ring.T);
+  Weights weights = load_weights(folder, config);
+  notices = config.notices;
+  notices.insert(notices.end(), weights.notices.begin(), weights.notices.end());
+  if (tokenizer.size() > config.vocab_size) {
+    fail(ErrorKind::corrupt, "tokenizer.json has {} ids, the embedding {} rows: they belong to different models",
+         tokenizer.size(), config.vocab_size);
+  }
+  read_weights(weights, o.on_progress);
+  stream = ops.make_stream(o.threads);
+  model.emplace(std::move(weights), ops, *stream, max_tokens);
+  check_memory(plan_state(model->state_shape(), state), state);
+  pool.emplace(model->state_shape(), state);
+  drafter = make_drafter(o.speculative_algorithm, *model, *pool, tokenizer.size());
+  speculative.emplace(*model, *pool, drafter.get(), o.chunked_prefill_size, tokenizer.size());
+  plain.emplace(*model, *pool, nullptr, o.chunked_prefill_size, tokenizer.size());
+  info = describe(*model, *pool, o);
+  info.drafter = drafter ? drafter->name() : "none";
+  info.temperature = generation.do_sample ? static_cast<float>(generation.temperature) : 0;
+  info.top_k = static_cast<int32_t>(generation.top_k);
+  info.top_p = static_cast<float>(generation.top_p);
+  info.notices = notices;
+  if (o.on_notice) std::for_each(notices.begin(), notices.end(), o.on_notice);
+}
+
+const ChatFormat& Engine::Impl::chat_format() {
+  if (!chat) chat = ChatFormat::load(folder);
+  return *chat;
+}
+
+namespace {
+
+// One request on its way: the sequence, its seat and what of its text may be shown.
+class Request {
+ public:
+  Request(const std::vector<int32_t>& prompt, const GenerateOptions& o, const GenerationConfig& generation,
+          const Tokenizer& tokenizer, StatePool& pool, const Engine::OnText& on_text)
+      : options_(o),
+        on_text_(on_text),
+        pool_(pool),
+        decoder_(tokenizer, true),
+        stops_({.eos_tokens = {generation.eos_token_id.begin(), generation.eos_token_id.end()},
+                .stop_tokens = o.stop_token_ids,
+                .stop_strings = o.stop,
+                .max_tokens = o.max_tokens,
+                .ignore_eos = o.ignore_eos}) {
+    sequence.tokens = prompt;
+    sequence.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .min_p = o.min_p};
+    sequence.seed = o.seed;
+    check(sequence.sampling);
+    sequence.seat = pool.allocate();
+    check(sequence.seat >= 0, "all {} seats are taken", pool.options().seats);
+    result.logits_digest = kDigestBasis;
+    result.prompt_tokens = static_cast<int64_t>(prompt.size());
+  }
+  ~Request() { pool_.free(sequence.seat); }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  // Takes over what the last prefill or step emitted. True while the request goes on.
+  bool accept(const View<2>& logits) {
+    if (sequence.failed)
+      fail(ErrorKind::corrupt, "the logits behind token {} are not finite; `inspect` reports weights that are not",
+           sequence.tokens.size());
+    size_t at = sequence.tokens.size() - static_cast<size_t>(sequence.emitted);
+    int64_t row = 0;
+    bool wanted = true;
+    for (; at < sequence.tokens.size() && stops_.stop() == Stop::none; at++, row++) {
+      const int32_t token = sequence.tokens[at];
+      const StopRules::Step step = stops_.push(token, stops_.is_stop_token(token) ? "" : decoder_.push(token));
+      result.tokens.push_back(token);
+      if (options_.logits_digest) result.logits_digest = digest(result.logits_digest, logits.rows(row, 1));
+      wanted = show(step.text) && wanted;
+    }
+    return wanted && stops_.stop() == Stop::none;
+  }
+
+  // Drafts that can still be emitted, and whether one more step fits the context.
+  bool plan_step(int64_t context, int64_t T) {
+    const int64_t pos = static_cast<int64_t>(sequence.tokens.size()) - 1;
+    const int64_t left = options_.max_tokens - stops_.tokens();
+    sequence.max_drafts = static_cast<int32_t>(std::min({T - 1, left - 1, context - pos - 1}));
+    return pos < context && pool_.reserve(sequence.seat, pos + 1 + sequence.max_drafts);
+  }
+
+  void finish(bool out_of_context) {
+    show(stops_.finish(decoder_.finish()));
+    const Stop stop = stops_.stop();
+    result.finish_reason = stop == Stop::stop_token    ? FinishReason::stop_token
+                           : stop == Stop::stop_string ? FinishReason::stop_string
+                           : out_of_context            ? FinishReason::context
+                                                       : FinishReason::length;
+  }
+
+  Sequence sequence;
+  GenerateResult result;
+
+ private:
+  bool show(const std::string& text) {
+    result.text += text;
+    return text.empty() || !on_text_ || on_text_(text);
+  }
+
+  const GenerateOptions& options_;
+  const Engine::OnText& on_text_;
+  StatePool& pool_;
+  StreamDecoder decoder_;
+  StopRules stops_;
+};
+
+}  // namespace
+
+GenerateResult Engine::Impl::generate(const std::vector<int32_t>& prompt, const GenerateOptions& o,
+                                      const OnText& on_text) {
+  const int64_t context = pool->options().kv_tokens, T = pool->options().ring.T;
+  const int64_t length = static_cast<int64_t>(prompt.size());
+  check(length >= 1, "the prompt is empty; give at least one character, for example --prompt 'def '");
+  check(length < context, "the prompt has {} tokens, --context-length {} leaves room for {}; {} works", length, context,
+        context - 1, length + o.max_tokens);
+  for (const int32_t id : prompt)
+    check(id >= 0 && id < tokenizer.size(), "prompt token {} is not in [0, {})", id, tokenizer.size());
+  SpecStepper& stepper = o.speculate ? *speculative : *plain;
+  stepper.reset_stats();
+  Request request(prompt, o, generation, tokenizer, *pool, on_text);
+  Sequence* const sequence = &request.sequence;
+  check(pool->reserve(sequence->seat, length), "no KV pages for {} tokens", length);
+  const Clock::time_point begin = Clock::now();
+  stepper.prefill(*sequence);
+  GenerateResult& result = request.result;
+  result.prefill_seconds = seconds_since(begin);
+  const Clock::time_point first = Clock::now();
+  bool going = request.accept(stepper.logits()), fits = true;
+  while (going && (fits = request.plan_step(context, T))) {
+    stepper.step({&sequence, 1});
+    going = request.accept(stepper.logits());
+  }
+  result.decode_seconds = seconds_since(first);
+  request.finish(!fits);
+  const SpecStats& stats = stepper.stats();
+  result.verify_steps = stats.steps, result.step_tokens = stats.emitted;
+  result.drafted = stats.drafted, result.accepted = stats.accepted, result.folds = stats.folds;
+  result.drafted_at = stats.drafted_at, result.accepted_at = stats.accepted_at;
+  return std::move(result);
+}
+
+Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+
+GenerateResult Engine::generate(const std::vector<int32_t>& prompt, const GenerateOptions& options,
+                                const OnText& on_text) {
+  return impl_->generate(prompt, options, on_text);
+}
+
+GenerateResult Engine::generate(std::string_view prompt, const GenerateOptions& options, const OnText& on_text) {
+  return impl_->generate(impl_->tokenizer.encode(prompt), options, on_text);
+}
+
+GenerateResult Engine::generate(const std::vector<Message>& chat, const GenerateOptions& options,
+                                const OnText& on_text) {
+  return impl_->generate(impl_->tokenizer.encode(impl_->chat_format().render(chat)), options, on_text);
+}
+
+std::vector<int32_t> Engine::tokenize(std::string_view text) const { return impl_->tokenizer.encode(text); }
+
+const EngineInfo& Engine::info() const { return impl_->info; }
+
+}  // namespace deltaring

@@ -1,0 +1,137 @@
+#include "model/decoder.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace deltaring {
+
+namespace {
+
+// Columns [begin, begin + heads * stride) of a [tokens, columns] buffer as heads of D, `stride` apart.
+View<3> heads_of(const View<2>& x, int64_t begin, int64_t heads, int64_t D, int64_t stride) {
+  return {
+      .data = x.address(begin), .dtype = x.dtype, .shape = {x.shape[0], heads, D}, .stride = {x.stride[0], stride, 1}};
+}
+
+View<3> heads_of(const View<2>& x, int64_t begin, int64_t heads, int64_t D) { return heads_of(x, begin, heads, D, D); }
+
+View<3> one_group(const View<2>& x) { return heads_of(x, 0, 1, x.shape[1]); }
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens)
+    : config_(config), ops_(ops), stream_(stream), max_tokens_(max_tokens) {
+  const int64_t H = config.hidden_size, Hv = config.linear_num_value_heads, I = config.intermediate_size;
+  const int64_t q_dim = config.num_attention_heads * config.head_dim;
+  const int64_t kv_dim = config.num_key_value_heads * config.head_dim;
+  const std::pair<View<2>*, int64_t> buffers[] = {{&normed_, H},
+                                                  {&qkv_, config.conv_dim()},
+                                                  {&conv_out_, config.conv_dim()},
+                                                  {&z_, config.value_dim()},
+                                                  {&core_, config.value_dim()},
+                                                  {&a_, Hv},
+                                                  {&b_, Hv},
+                                                  {&g_, Hv},
+                                                  {&beta_, Hv},
+                                                  {&q_gate_, 2 * q_dim},
+                                                  {&k_, kv_dim},
+                                                  {&v_, kv_dim},
+                                                  {&attended_, q_dim},
+                                                  {&gate_, I},
+                                                  {&up_, I}};
+  size_t bytes = 0;
+  for (const auto& [view, columns] : buffers)
+    bytes += Arena::aligned(sizeof(float) * static_cast<size_t>(max_tokens * columns));
+  arena_ = Arena(bytes, "scratch of a step");
+  for (const auto& [view, columns] : buffers) {
+    *view = dense<2>(arena_.take(sizeof(float) * static_cast<size_t>(max_tokens * columns)), DType::f32,
+                     {max_tokens, columns});
+  }
+}
+
+void Decoder::linear(View<2> x, View<2> w, View<2> out, bool accumulate) {
+  ops_.linear({.x = x, .w = w, .out = out, .accumulate = accumulate}, stream_);
+}
+
+void Decoder::norm(const std::vector<float>& w, View<2> x, View<2> out) {
+  ops_.rms_norm(
+      {.x = one_group(x), .w = w.data(), .eps = config_.rms_norm_eps, .zero_centred = true, .out = one_group(out)},
+      stream_);
+}
+
+void Decoder::head_norm(const std::vector<float>& w, View<3> x) {
+  ops_.rms_norm({.x = x, .w = w.data(), .eps = config_.rms_norm_eps, .zero_centred = true, .out = x}, stream_);
+}
+
+void Decoder::mlp(const LayerWeights& w, View<2> x) {
+  const int64_t tokens = x.shape[0];
+  const View<2> n = buffer(normed_, tokens), gate = buffer(gate_, tokens), up = buffer(up_, tokens);
+  norm(w.post_attention_layernorm, x, n);
+  linear(n, w.mlp.gate_proj, gate);
+  linear(n, w.mlp.up_proj, up);
+  ops_.swiglu({.gate = gate, .up = up, .out = gate}, stream_);
+  linear(gate, w.mlp.down_proj, x, true);
+}
+
+void Decoder::gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerState& s, View<2> x) {
+  const int64_t tokens = x.shape[0], Hk = config_.linear_num_key_heads, Hv = config_.linear_num_value_heads;
+  const int64_t K = config_.linear_key_head_dim, V = config_.linear_value_head_dim, C = config_.conv_dim();
+  const GdnWeights& gdn = w.gdn;
+  const View<2> n = buffer(normed_, tokens), qkv = buffer(qkv_, tokens), conv = buffer(conv_out_, tokens);
+  const View<2> z = buffer(z_, tokens), core = buffer(core_, tokens), a = buffer(a_, tokens), b = buffer(b_, tokens);
+  const View<2> g = buffer(g_, tokens), beta = buffer(beta_, tokens);
+  norm(w.input_layernorm, x, n);
+  linear(n, gdn.in_proj_qkv, qkv);
+  linear(n, gdn.in_proj_z, z);
+  linear(n, gdn.in_proj_a, a);
+  linear(n, gdn.in_proj_b, b);
+  const View<2> taps = dense<2>(const_cast<float*>(gdn.conv.data()), DType::f32, {C, config_.linear_conv_kernel_dim});
+  ops_.conv({.rows = rows, .x = qkv, .weight = taps, .ring = s.conv_ring, .out = conv}, stream_);
+  ops_.gdn_gates({.a = a, .b = b, .A_log = gdn.A_log.data(), .dt_bias = gdn.dt_bias.data(), .g = g, .beta = beta},
+                 stream_);
+  const View<3> out = heads_of(core, 0, Hv, V);
+  const GdnVerifyArgs window{.rows = rows,
+                             .q = heads_of(conv, 0, Hk, K),
+                             .k = heads_of(conv, Hk * K, Hk, K),
+                             .v = heads_of(conv, 2 * Hk * K, Hv, V),
+                             .g = g,
+                             .beta = beta,
+                             .state = s.state,
+                             .grain = s.grain,
+                             .out = out};
+  (s.prefill ? ops_.gdn_prefill : ops_.gdn_verify)(window, stream_);
+  ops_.gated_rms_norm(
+      {.x = out, .z = heads_of(z, 0, Hv, V), .w = gdn.norm.data(), .eps = config_.rms_norm_eps, .out = out}, stream_);
+  linear(core, gdn.out_proj, x, true);
+  mlp(w, x);
+}
+
+void Decoder::attention_layer(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x) {
+  const int64_t tokens = x.shape[0], Hq = config_.num_attention_heads, Hkv = config_.num_key_value_heads;
+  const int64_t D = config_.head_dim;
+  const View<2> n = buffer(normed_, tokens), q_gate = buffer(q_gate_, tokens), attended = buffer(attended_, tokens);
+  const View<3> k = heads_of(buffer(k_, tokens), 0, Hkv, D), v = heads_of(buffer(v_, tokens), 0, Hkv, D);
+  const View<3> q = heads_of(q_gate, 0, Hq, D, 2 * D), gate = heads_of(q_gate, D, Hq, D, 2 * D);
+  norm(w.input_layernorm, x, n);
+  linear(n, w.attention.q_proj, q_gate);
+  linear(n, w.attention.k_proj, buffer(k_, tokens));
+  linear(n, w.attention.v_proj, buffer(v_, tokens));
+  head_norm(w.attention.q_norm, q);
+  head_norm(w.attention.k_norm, k);
+  for (const View<3>& heads : {q, k}) {
+    ops_.rope({.rows = rows, .x = heads, .rotary = config_.rotary_dim, .theta = config_.rope_theta}, stream_);
+  }
+  ops_.kv_append({.rows = rows, .k = k, .v = v, .kv = kv}, stream_);
+  ops_.attention({.rows = rows,
+                  .q = q,
+                  .gate = gate,
+                  .kv = kv,
+                  .scale = 1 / std::sqrt(static_cast<float>(D)),
+                  .out = heads_of(attended, 0, Hq, D)},
+                 stream_);
+  linear(attended, w.attention.o_proj, x, true);
+  mlp(w, x);
+}
+
+}  // namespace deltaring

@@ -1,0 +1,55 @@
+// The two kinds of decoder layer, over any rows: the trunk of a model and the layer of its MTP head are made of them.
+#pragma once
+#include <vector>
+
+#include "model/weights.h"
+#include "ops/table.h"
+#include "state/pool.h"
+
+namespace deltaring {
+
+// Where a GDN layer keeps its state, and how its rows are to be read.
+struct GdnLayerState {
+  GdnState state;
+  View<3> conv_ring;  // [seats, Rc, C]
+  int64_t grain;      // F or 0
+  bool prefill;       // all row tokens are accepted: gdn_prefill instead of gdn_verify
+};
+
+class Decoder {
+ public:
+  // Scratch for steps of up to max_tokens tokens. The table and stream outlive the decoder.
+  Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens);
+
+  // One layer, in place on the residual stream x [tokens, H]: x += mixer(norm(x)); x += mlp(norm(x)).
+  void gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerState& state, View<2> x);
+  void attention_layer(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x);
+
+  // Zero-centred norm of x [tokens, H] into out.
+  void norm(const std::vector<float>& w, View<2> x, View<2> out);
+  // out = x w^T, or out += x w^T.
+  void linear(View<2> x, View<2> w, View<2> out, bool accumulate = false);
+
+  int64_t max_tokens() const { return max_tokens_; }
+  const OpTable& ops() const { return ops_; }
+  Stream& stream() { return stream_; }
+
+ private:
+  void mlp(const LayerWeights& w, View<2> x);
+  void head_norm(const std::vector<float>& w, View<3> x);  // per head, in place
+  View<2> buffer(View<2>& whole, int64_t tokens) { return whole.rows(0, tokens); }
+
+  const ModelConfig config_;
+  const OpTable& ops_;
+  Stream& stream_;
+  const int64_t max_tokens_;
+  Arena arena_;
+  // Scratch of one layer, [max_tokens, ...] f32.
+  View<2> normed_;                     // [H]
+  View<2> qkv_, conv_out_, z_, core_;  // [conv_dim] twice, [Hv V] twice
+  View<2> a_, b_, g_, beta_;           // [Hv]
+  View<2> q_gate_, k_, v_, attended_;  // [2 Hq D], [Hkv D] twice, [Hq D]
+  View<2> gate_, up_;                  // [I]
+};
+
+}  // namespace deltaring

@@ -1,0 +1,35 @@
+// The hybrid layer stack: token ids in, hidden states and logits out, state through the pool.
+#pragma once
+#include "model/decoder.h"
+
+namespace deltaring {
+
+// What a request's state looks like; the MTP layer's KV counts where the model has one.
+StateShape state_shape(const Weights& weights);
+
+class HybridModel {
+ public:
+  // Steps of up to max_tokens tokens. Throws Error(unsupported) naming an op that the table lacks.
+  HybridModel(Weights weights, const OpTable& ops, Stream& stream, int64_t max_tokens);
+
+  // Runs the rows through all layers; appends records, conv rows and KV, moves no cursor. prefill: every row token is
+  // accepted, so rows.fold_to may lie inside a row. hidden [tokens, H]: output of the final norm.
+  void forward(const Rows& rows, const int32_t* ids, bool prefill, const StatePool& pool, View<2> hidden);
+
+  // logits [n, vocab_size] of hidden [n, H].
+  void logits(View<2> hidden, View<2> out) { decoder_.linear(hidden, weights_.lm_head, out); }
+
+  // Folds the records [folded, fold_to) of every row into the checkpoints of all layers.
+  void fold(const Rows& rows, const StatePool& pool);
+
+  StateShape state_shape() const { return deltaring::state_shape(weights_); }
+  const Weights& weights() const { return weights_; }
+  const ModelConfig& config() const { return weights_.config; }
+  Decoder& decoder() { return decoder_; }
+
+ private:
+  const Weights weights_;
+  Decoder decoder_;
+};
+
+}  // namespace deltaring

@@ -1,0 +1,35 @@
+// Weights made up in memory, for tests and benches of models that cannot be had.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "model/config.h"
+#include "model/tensor_source.h"
+
+namespace deltaring {
+
+// Every tensor of expected_tensors(config), a function of its name, the seed and the dtype alone. Distributions are
+// chosen such that a forgotten 1 + w, a wrong head mapping or a wrong decay shows: zero-centred norms N(0, 0.3), the
+// gated norm 1 + N(0, 0.3), dt_bias U(-4, 2), A_log = log U(0.01, 16), conv N(0, 0.5), matrices uniform with variance 1
+// / fan_in.
+class RandomWeights : public TensorSource {
+ public:
+  // A_log and linear_attn.norm are F32 as in published files, everything else is `dtype`.
+  // Throws Error(out_of_memory) when the tensors do not fit.
+  RandomWeights(const ModelConfig& config, DType dtype, uint64_t seed);
+
+  const TensorRef* find(std::string_view name) const override;
+  std::vector<std::string> names() const override;
+
+ private:
+  Arena arena_;
+  std::map<std::string, TensorRef, std::less<>> tensors_;
+};
+
+}  // namespace deltaring

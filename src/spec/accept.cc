@@ -1,0 +1,72 @@
+#include "spec/accept.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace deltaring {
+
+namespace {
+
+constexpr double kLeastResidual = 1e-8;  // below this p - q is the rounding of p and q, not a law
+
+// Inverse CDF over weight(id), two passes in the same order so that the sums agree. -1 when the mass is <= least.
+template <class Weight>
+int32_t draw(int64_t vocab, double u, double least, const Weight& weight) {
+  double mass = 0;
+  for (int64_t id = 0; id < vocab; id++) {
+    if (const double w = weight(id); w > 0) mass += w;
+  }
+  if (!(mass > least) || std::isinf(mass)) return -1;
+  double sum = 0;
+  int64_t last = -1;
+  for (int64_t id = 0; id < vocab; id++) {
+    const double w = weight(id);
+    if (!(w > 0)) continue;
+    last = id;
+    sum += w;
+    if (sum > u * mass) break;
+  }
+  return static_cast<int32_t>(last);
+}
+
+// A draw from p given that d was rejected; q null = point mass on d.
+int32_t draw_residual(const float* p, const float* q, int32_t d, int64_t vocab, double u) {
+  const int32_t id =
+      q ? draw(vocab, u, kLeastResidual, [=](int64_t i) { return double{p[i]} - (q[i] > 0 ? double{q[i]} : 0.0); })
+        : draw(vocab, u, kLeastResidual, [=](int64_t i) { return i == d ? 0.0 : double{p[i]}; });
+  return id >= 0 ? id : sample(p, vocab, u);
+}
+
+}  // namespace
+
+int32_t sample(const float* p, int64_t vocab, double u) {
+  return draw(vocab, u, 0, [=](int64_t id) { return double{p[id]}; });
+}
+
+Verdict accept_greedy(std::span<const int32_t> drafts, std::span<const int32_t> target) {
+  check(target.size() == drafts.size() + 1, "accept_greedy: target has {} rows for {} drafts; [m+1] = {} is needed",
+        target.size(), drafts.size(), drafts.size() + 1);
+  size_t a = 0;
+  while (a < drafts.size() && drafts[a] >= 0 && drafts[a] == target[a]) a++;
+  return {static_cast<int32_t>(a), target[a]};
+}
+
+Verdict accept_sampled(std::span<const int32_t> drafts, const float* q, const float* p, int64_t vocab, uint64_t seed,
+                       int64_t position) {
+  check(p != nullptr && vocab > 0, "accept_sampled: p [m+1, vocab] is needed with vocab > 0; vocab is {}", vocab);
+  const auto m = static_cast<int32_t>(drafts.size());
+  for (int32_t i = 0; i < m; i++, p += vocab) {
+    const int32_t d = drafts[i];
+    const float* q_i = q ? q + i * vocab : nullptr;
+    const bool drawn = d >= 0 && d < vocab && (!q_i || q_i[d] > 0);
+    const double q_d = drawn && q_i ? double{q_i[d]} : 1.0;
+    if (drawn && uniform(seed, position + i, Coin::accept) * q_d < double{p[d]}) continue;
+    const double u = uniform(seed, position + i, Coin::residual);
+    return {i, drawn ? draw_residual(p, q_i, d, vocab, u) : sample(p, vocab, u)};
+  }
+  return {m, sample(p, vocab, uniform(seed, position + m, Coin::residual))};
+}
+
+}  // namespace deltaring

@@ -1,0 +1,216 @@
+#include "spec/step.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "spec/accept.h"
+
+namespace deltaring {
+
+struct SpecStepper::Window {
+  std::vector<int32_t> start{0}, seat;
+  std::vector<int64_t> first, folded, fold_to;
+  std::vector<int32_t> ids;
+
+  void add(int32_t at, Cursor cursor, int64_t destination) {
+    seat.push_back(at);
+    first.push_back(cursor.pos);
+    folded.push_back(cursor.folded);
+    fold_to.push_back(destination);
+  }
+  void close() { start.push_back(static_cast<int32_t>(ids.size())); }
+  int32_t tokens() const { return start.back(); }
+  int32_t length(size_t b) const { return start[b + 1] - start[b]; }
+  Rows rows() const {
+    return {.count = static_cast<int32_t>(seat.size()),
+            .start = start.data(),
+            .seat = seat.data(),
+            .first = first.data(),
+            .folded = folded.data(),
+            .fold_to = fold_to.data()};
+  }
+};
+
+SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, int64_t prefill_chunk,
+                         int64_t valid_ids)
+    : model_(model), pool_(pool), drafter_(drafter), prefill_chunk_(prefill_chunk), valid_ids_(valid_ids) {
+  const int64_t max_tokens = model.decoder().max_tokens(), window = pool.options().seats * pool.options().ring.T;
+  check(prefill_chunk >= 64 && prefill_chunk % 64 == 0 && prefill_chunk <= max_tokens,
+        "--chunked-prefill-size {}: a multiple of 64, at most {}; 256 works", prefill_chunk, max_tokens);
+  check(window <= max_tokens, "a step of {} tokens exceeds the scratch for {}", window, max_tokens);
+  const std::tuple<View<2>*, int64_t, int64_t> buffers[] = {{&hidden_, max_tokens, model.config().hidden_size},
+                                                            {&committed_, max_tokens, model.config().hidden_size},
+                                                            {&logits_, window, model.config().vocab_size},
+                                                            {&law_, window, model.config().vocab_size}};
+  size_t bytes = 0;
+  for (const auto& [view, rows, columns] : buffers)
+    bytes += Arena::aligned(sizeof(float) * static_cast<size_t>(rows * columns));
+  arena_ = Arena(bytes, "hidden states and logits of a step");
+  for (const auto& [view, rows, columns] : buffers) {
+    *view = dense<2>(arena_.take(sizeof(float) * static_cast<size_t>(rows * columns)), DType::f32, {rows, columns});
+  }
+  reset_stats();
+}
+
+void SpecStepper::reset_stats() {
+  stats_ = {};
+  stats_.drafted_at.resize(pool_.options().ring.T - 1);
+  stats_.accepted_at.resize(pool_.options().ring.T - 1);
+}
+
+int32_t SpecStepper::first_token(const Sequence& s, View<2> hidden) {
+  logit_rows_ = 1;
+  model_.logits(hidden, logits());
+  Decoder& decoder = model_.decoder();
+  int32_t token = -1;
+  if (s.sampling.temperature == 0) {
+    decoder.ops().argmax({.logits = logits(), .valid = valid_ids_, .out = &token}, decoder.stream());
+    return token;
+  }
+  const View<2> law = law_.rows(0, 1);
+  decoder.ops().probabilities({.logits = logits(), .valid = valid_ids_, .params = &s.sampling, .out = law},
+                              decoder.stream());
+  const int64_t position = static_cast<int64_t>(s.tokens.size());
+  return sample(law.f32(), law.shape[1], uniform(s.seed, position, Coin::residual));
+}
+
+void SpecStepper::prefill(Sequence& s) {
+  check(!s.tokens.empty(), "the prompt is empty; at least one token is needed");
+  const int64_t end = static_cast<int64_t>(s.tokens.size()), F = pool_.grain();
+  check(pool_.cursor(s.seat).pos < end, "prefill: all {} tokens are in the state already", end);
+  if (drafter_ && pool_.cursor(s.seat).pos == 0) drafter_->reset(s.seat);
+  s.emitted = 0;
+  while (pool_.cursor(s.seat).pos < end) {
+    Cursor& cursor = pool_.cursor(s.seat);
+    // Cuts stand on absolute multiples of the chunk.
+    const int64_t cut = std::min(end, (cursor.pos / prefill_chunk_ + 1) * prefill_chunk_);
+    Window window;
+    window.add(s.seat, cursor, F ? cut - cut % F : cut);
+    window.ids.assign(s.tokens.begin() + cursor.pos, s.tokens.begin() + cut);
+    window.close();
+    const View<2> hidden = hidden_.rows(0, window.tokens());
+    model_.forward(window.rows(), window.ids.data(), true, pool_, hidden);
+    if (cut == end) {
+      const int32_t token = first_token(s, hidden.rows(hidden.shape[0] - 1, 1));
+      s.failed = token < 0;
+      if (!s.failed) s.tokens.push_back(token), s.emitted = 1;
+    }
+    if (drafter_ && !s.failed) {
+      drafter_->extend({.rows = window.rows(), .next = s.tokens.data() + cursor.pos + 1, .hidden = hidden});
+    }
+    cursor = deltaring::commit(cursor, window.fold_to[0], window.tokens());
+  }
+}
+
+void SpecStepper::propose(std::span<Sequence* const> sequences) {
+  proposals_.assign(sequences.size(), {});
+  if (!drafter_) return;
+  std::vector<DraftRequest> requests;
+  const int32_t most = static_cast<int32_t>(pool_.options().ring.T - 1);
+  for (const Sequence* s : sequences) {
+    requests.push_back({.seat = s->seat,
+                        .drafts = std::clamp(s->max_drafts, 0, most),
+                        .tokens = s->tokens,
+                        .sampling = s->sampling,
+                        .seed = s->seed});
+  }
+  drafter_->propose(requests, proposals_);
+  for (size_t b = 0; b < proposals_.size(); b++) {
+    check(proposals_[b].tokens.size() <= static_cast<size_t>(requests[b].drafts),
+          "drafter {} gave {} drafts, at most {} were asked for", drafter_->name(), proposals_[b].tokens.size(),
+          requests[b].drafts);
+  }
+}
+
+void SpecStepper::accept(std::span<Sequence* const> sequences, const Window& window) {
+  Decoder& decoder = model_.decoder();
+  const int64_t vocab = logits_.shape[1];
+  std::vector<int32_t> best(window.tokens());
+  decoder.ops().argmax({.logits = logits(), .valid = valid_ids_, .out = best.data()}, decoder.stream());
+  accepted_.clear();
+  for (size_t b = 0; b < sequences.size(); b++) {
+    Sequence& s = *sequences[b];
+    const Proposal& proposal = proposals_[b];
+    const int32_t begin = window.start[b], length = window.length(b);
+    Verdict verdict;
+    if (s.sampling.temperature == 0) {
+      verdict = accept_greedy(proposal.tokens, std::span(best).subspan(begin, length));
+    } else {
+      const View<2> law = law_.rows(begin, length);
+      const std::vector<SamplingParams> params(length, s.sampling);
+      decoder.ops().probabilities(
+          {.logits = logits().rows(begin, length), .valid = valid_ids_, .params = params.data(), .out = law},
+          decoder.stream());
+      verdict = accept_sampled(proposal.tokens, proposal.q.empty() ? nullptr : proposal.q.data(), law.f32(), vocab,
+                               s.seed, static_cast<int64_t>(s.tokens.size()));
+    }
+    s.failed = verdict.next < 0;
+    s.emitted = verdict.accepted + (s.failed ? 0 : 1);
+    s.tokens.insert(s.tokens.end(), proposal.tokens.begin(), proposal.tokens.begin() + verdict.accepted);
+    if (!s.failed) s.tokens.push_back(verdict.next);
+    accepted_.push_back(verdict.accepted);
+    stats_.steps++;
+    stats_.emitted += s.emitted;
+    stats_.drafted += length - 1;
+    stats_.accepted += verdict.accepted;
+    for (int32_t i = 0; i < length - 1; i++) stats_.drafted_at[i]++, stats_.accepted_at[i] += i < verdict.accepted;
+  }
+}
+
+void SpecStepper::commit(std::span<Sequence* const> sequences, const Window& window) {
+  for (size_t b = 0; b < sequences.size(); b++) {
+    Cursor& cursor = pool_.cursor(window.seat[b]);
+    stats_.folds += window.fold_to[b] > window.folded[b];
+    cursor = deltaring::commit(cursor, window.fold_to[b], accepted_[b] + 1);
+  }
+  if (pool_.options().ring.policy != FoldPolicy::every) return;
+  Window due;
+  for (const int32_t seat : window.seat) due.add(seat, pool_.cursor(seat), pool_.cursor(seat).pos), due.close();
+  model_.fold(due.rows(), pool_);
+  for (const int32_t seat : window.seat) pool_.cursor(seat).folded = pool_.cursor(seat).pos, stats_.folds++;
+}
+
+void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Window& window) {
+  Window kept;
+  std::vector<int32_t> next;
+  for (size_t b = 0; b < sequences.size(); b++) {
+    const Sequence& s = *sequences[b];
+    if (s.failed) continue;
+    kept.add(s.seat, {.folded = 0, .pos = window.first[b]}, 0);
+    for (int32_t i = 0; i <= accepted_[b]; i++) {
+      std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(next.size()));
+      next.push_back(s.tokens[window.first[b] + i + 1]);
+    }
+    kept.ids = next;
+    kept.close();
+  }
+  if (!next.empty())
+    drafter_->extend({.rows = kept.rows(), .next = next.data(), .hidden = committed_.rows(0, kept.tokens())});
+}
+
+void SpecStepper::step(std::span<Sequence* const> sequences) {
+  if (sequences.empty()) return;
+  propose(sequences);
+  Window window;
+  for (size_t b = 0; b < sequences.size(); b++) {
+    const Sequence& s = *sequences[b];
+    const Cursor cursor = pool_.cursor(s.seat);
+    check(!s.failed && cursor.pos + 1 == static_cast<int64_t>(s.tokens.size()),
+          "seat {}: the state holds {} tokens, the sequence {} and an anchor", s.seat, cursor.pos, s.tokens.size() - 1);
+    const bool grid = pool_.options().ring.policy == FoldPolicy::grid;
+    window.add(s.seat, cursor, grid ? plan_fold(cursor, pool_.options().ring.F, FoldPolicy::grid) : cursor.folded);
+    window.ids.push_back(s.tokens.back());
+    window.ids.insert(window.ids.end(), proposals_[b].tokens.begin(), proposals_[b].tokens.end());
+    window.close();
+  }
+  logit_rows_ = window.tokens();
+  const View<2> hidden = hidden_.rows(0, window.tokens());
+  model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);
+  model_.logits(hidden, logits());
+  accept(sequences, window);
+  commit(sequences, window);
+  if (drafter_) extend_drafter(sequences, window);
+}
+
+}  // namespace deltaring

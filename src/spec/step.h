@@ -1,0 +1,83 @@
+// The speculative step: draft, verify, accept, commit. Plain decoding is the step without drafts, through the same
+// code.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "draft/drafter.h"
+#include "model/hybrid.h"
+#include "ops/sample.h"
+
+namespace deltaring {
+
+// One request between steps. Invariant behind prefill: cursor.pos + 1 == tokens.size(), the last token is the anchor.
+struct Sequence {
+  int32_t seat = -1;
+  std::vector<int32_t> tokens;  // prompt and output
+  SamplingParams sampling;
+  uint64_t seed = 0;
+  int32_t max_drafts = 0;  // drafts wanted in the next step; more than T-1 are not asked for
+
+  int32_t emitted = 0;  // tokens the last prefill or step appended to `tokens`
+  bool failed = false;  // the logits were not finite: the row gave no token and cannot go on
+};
+
+// Counts of steps, not of time.
+struct SpecStats {
+  int64_t steps = 0;    // verify rows with at least one token: one a sequence and step
+  int64_t emitted = 0;  // tokens they emitted; the one from prefill is not among them
+  int64_t drafted = 0;
+  int64_t accepted = 0;
+  int64_t folds = 0;                             // steps of a sequence that moved its checkpoint
+  std::vector<int64_t> drafted_at, accepted_at;  // [T-1] by draft position
+
+  double acceptance_length() const { return steps ? static_cast<double>(emitted) / static_cast<double>(steps) : 0; }
+};
+
+class SpecStepper {
+ public:
+  // drafter may be null: plain decoding. prefill_chunk: tokens of a prefill call, a multiple of 64 (and so of F), at
+  // most the model's max_tokens. valid_ids: ids at and above are padding rows of the head. All referees outlive the
+  // stepper.
+  SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, int64_t prefill_chunk, int64_t valid_ids);
+
+  // Runs the prompt (sequence.tokens, not empty) through the model from cursor.pos on and appends the first token. The
+  // checkpoint is left at the grid floor of the prompt's end, the rest as records. Pages must have been reserved.
+  void prefill(Sequence& sequence);
+
+  // One verify step for rows that all have a seat; each emits 1..T tokens. Pages for pos + T must have been reserved.
+  void step(std::span<Sequence* const> sequences);
+
+  const SpecStats& stats() const { return stats_; }
+  void reset_stats();
+
+  // Logits of the last step's or prefill's rows, [tokens, vocab], row order as verified; valid until the next call.
+  View<2> logits() const { return logits_.rows(0, logit_rows_); }
+  // Window rows that row b of the last step verified, anchor included.
+  int64_t rows_of(size_t b) const { return static_cast<int64_t>(proposals_[b].tokens.size()) + 1; }
+
+ private:
+  struct Window;  // the packed rows of one step
+
+  void propose(std::span<Sequence* const> sequences);
+  void accept(std::span<Sequence* const> sequences, const Window& window);
+  void commit(std::span<Sequence* const> sequences, const Window& window);
+  void extend_drafter(std::span<Sequence* const> sequences, const Window& window);
+  int32_t first_token(const Sequence& sequence, View<2> hidden);
+
+  HybridModel& model_;
+  StatePool& pool_;
+  Drafter* drafter_;
+  const int64_t prefill_chunk_, valid_ids_;
+  Arena arena_;
+  View<2> hidden_, committed_;  // [max_tokens, H]
+  View<2> logits_, law_;        // [seats * T, vocab]
+  int64_t logit_rows_ = 0;
+  std::vector<Proposal> proposals_;
+  std::vector<int32_t> accepted_;  // [rows] a of the running step
+  SpecStats stats_;
+};
+
+}  // namespace deltaring

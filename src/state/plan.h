@@ -1,0 +1,46 @@
+// How much memory a set of requests needs. One function sizes what the pool allocates and what the tools print.
+#pragma once
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "ops/cursor.h"
+
+namespace deltaring {
+
+// What one request's state looks like: counts of layers, heads and channels, no model names.
+struct StateShape {
+  int64_t gdn_layers = 0, Hk = 0, Hv = 0, K = 0, V = 0;
+  int64_t conv_channels = 0, taps = 0;
+  int64_t kv_layers = 0, Hkv = 0, D = 0;  // full attention layers, the drafter's included
+};
+
+struct StateOptions {
+  int64_t seats = 1;
+  int64_t kv_tokens = 0;   // positions all seats together can hold
+  int64_t page_rows = 64;  // positions a KV page, a power of two
+  RingOptions ring;
+  DType checkpoint = DType::f32;
+  DType record = DType::f32;
+  DType kv = DType::f32;
+};
+
+// Bytes. The per-seat figures are for all layers of one seat.
+struct StatePlan {
+  int64_t checkpoint_per_seat = 0;
+  int64_t records_per_seat = 0;
+  int64_t conv_per_seat = 0;
+  int64_t kv_per_page = 0;
+  int64_t pages = 0;
+  int64_t conv_rows = 0;  // Rc
+  int64_t total = 0;      // what the pool allocates, alignment included
+
+  int64_t ring_state_per_seat() const { return checkpoint_per_seat + records_per_seat + conv_per_seat; }
+};
+
+// Throws Error(invalid_argument) for rings that cannot work (check_ring) and for sizes that are not positive.
+StatePlan plan_state(const StateShape& shape, const StateOptions& options);
+
+// Bytes a request takes in engines that keep one state (and conv window) per draft token beside the live one.
+int64_t snapshot_state_per_seat(const StateShape& shape, const StateOptions& options);
+
+}  // namespace deltaring

@@ -1,0 +1,383 @@
+#include "spec/accept.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace deltaring {
+namespace {
+
+constexpr int kVocab = 5;
+constexpr int64_t kPosition = 1000;  // of the first token that is emitted
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+using Law = std::array<float, kVocab>;
+using Chain = std::array<Law, kVocab>;  // law of the next token given the last one
+using Acceptor = std::function<Verdict(std::span<const int32_t> drafts, const float* q, const float* p, int64_t vocab,
+                                       uint64_t seed, int64_t position)>;
+
+struct Case {
+  const char* name;
+  Chain p, q;
+};
+
+Law normalised(Law weights) {
+  const float sum = std::accumulate(weights.begin(), weights.end(), 0.0f);
+  for (float& w : weights) w /= sum;
+  return weights;
+}
+
+// Rotating the weights by the last token makes the second token depend on the first.
+Chain chain(const Law& weights) {
+  Chain rows{};
+  for (int last = 0; last < kVocab; last++) {
+    for (int id = 0; id < kVocab; id++) rows[last][id] = weights[(id + 2 * last) % kVocab];
+    rows[last] = normalised(rows[last]);
+  }
+  return rows;
+}
+
+const Chain kSharp = chain({0.9f, 0.05f, 0.02f, 0.02f, 0.01f});
+const Chain kFlat = chain({0.25f, 0.2f, 0.2f, 0.2f, 0.15f});
+const Chain kSlope = chain({0.1f, 0.15f, 0.2f, 0.25f, 0.3f});
+const Chain kTopTwo = chain({0.6f, 0, 0.4f, 0, 0});
+const Chain kOtherThree = chain({0, 0.5f, 0, 0.3f, 0.2f});
+
+const std::vector<Case> kCases = {
+    {"flat_from_slope", kFlat, kSlope}, {"sharp_from_flat", kSharp, kFlat}, {"flat_from_sharp", kFlat, kSharp},
+    {"equal", kSlope, kSlope},          {"disjoint", kTopTwo, kOtherThree}, {"zeros_in_p", kTopTwo, kFlat},
+    {"zeros_in_q", kFlat, kTopTwo},
+};
+
+enum class Drafts { from_law, point_mass };
+
+// One request decoded to `length` tokens behind token 0, with m drafts a step.
+std::vector<int32_t> decode(const Case& c, Drafts kind, int m, size_t length, uint64_t seed, const Acceptor& accept,
+                            Coin draft_coin = Coin::draft) {
+  std::vector<int32_t> tokens{0};
+  while (tokens.size() <= length) {
+    const int64_t position = kPosition + static_cast<int64_t>(tokens.size()) - 1;
+    std::vector<int32_t> drafts;
+    std::vector<float> q, p(c.p[tokens.back()].begin(), c.p[tokens.back()].end());
+    for (int i = 0; i < m; i++) {
+      const Law& law = c.q[i == 0 ? tokens.back() : drafts.back()];
+      const auto likeliest = static_cast<int32_t>(std::max_element(law.begin(), law.end()) - law.begin());
+      const double u = uniform(seed, position + i, draft_coin);
+      drafts.push_back(kind == Drafts::from_law ? sample(law.data(), kVocab, u) : likeliest);
+      q.insert(q.end(), law.begin(), law.end());
+      p.insert(p.end(), c.p[drafts.back()].begin(), c.p[drafts.back()].end());
+    }
+    const Verdict v = accept(drafts, kind == Drafts::from_law ? q.data() : nullptr, p.data(), kVocab, seed, position);
+    tokens.insert(tokens.end(), drafts.begin(), drafts.begin() + v.accepted);
+    tokens.push_back(v.next);
+  }
+  tokens.erase(tokens.begin());
+  tokens.resize(length);
+  return tokens;
+}
+
+// Chi-square of the counts divided by its quantile at 1e-6 (Wilson and Hilferty): above 1 the law is another one.
+// Cells that expect fewer than 5 are one cell; a count where the law has 0 is infinite.
+double misfit(const std::vector<double>& law, const std::vector<int>& counts, int trials) {
+  double chi2 = 0, rare_expected = 0;
+  int rare = 0, cells = 0;
+  const auto add = [&](double expected, int count) {
+    chi2 += (count - expected) * (count - expected) / expected;
+    cells++;
+  };
+  for (size_t i = 0; i < law.size(); i++) {
+    const double expected = law[i] * trials;
+    if (expected == 0 && counts[i] > 0) return std::numeric_limits<double>::infinity();
+    if (expected >= 5) {
+      add(expected, counts[i]);
+    } else {
+      rare_expected += expected;
+      rare += counts[i];
+    }
+  }
+  if (rare_expected >= 5) add(rare_expected, rare);
+  const double k = cells - 1;
+  if (k == 0) return 0;
+  constexpr double kZ = 4.7534;  // of the normal law, one-sided 1e-6
+  const double root = 1 - 2 / (9 * k) + kZ * std::sqrt(2 / (9 * k));
+  return chi2 / (k * root * root * root);
+}
+
+// The worst misfit of the first token, of the first two, and of the last two of `length` (= behind several steps).
+double worst_misfit(const Case& c, Drafts kind, int m, size_t length, int trials, const Acceptor& accept,
+                    Coin draft_coin = Coin::draft) {
+  std::vector<int> first(kVocab), head(kVocab * kVocab), tail(kVocab * kVocab);
+  for (int trial = 0; trial < trials; trial++) {
+    const auto tokens = decode(c, kind, m, length, static_cast<uint64_t>(trial), accept, draft_coin);
+    if (std::ranges::min(tokens) < 0) return std::numeric_limits<double>::infinity();
+    first[tokens[0]]++;
+    head[tokens[0] * kVocab + tokens[1]]++;
+    tail[tokens[length - 2] * kVocab + tokens[length - 1]]++;
+  }
+  const auto pairs = [&](const std::vector<double>& marginal) {
+    std::vector<double> law(kVocab * kVocab);
+    for (int x = 0; x < kVocab; x++) {
+      for (int y = 0; y < kVocab; y++) law[x * kVocab + y] = marginal[x] * c.p[x][y];
+    }
+    return law;
+  };
+  const std::vector<double> start(c.p[0].begin(), c.p[0].end());
+  std::vector<double> late = start;
+  for (size_t step = 0; step + 2 < length; step++) {
+    const auto law = pairs(late);
+    for (int y = 0; y < kVocab; y++) {
+      late[y] = 0;
+      for (int x = 0; x < kVocab; x++) late[y] += law[x * kVocab + y];
+    }
+  }
+  return std::max(
+      {misfit(start, first, trials), misfit(pairs(start), head, trials), misfit(pairs(late), tail, trials)});
+}
+
+class Lossless : public testing::TestWithParam<Case> {};
+
+TEST_P(Lossless, TokensFollowTheTargetsLaw) {
+  for (Drafts kind : {Drafts::from_law, Drafts::point_mass}) {
+    for (int m : {0, 1, 3, 15}) {
+      EXPECT_LT(worst_misfit(GetParam(), kind, m, 5, m == 15 ? 8'000 : 20'000, accept_sampled), 1) << m;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Accept, Lossless, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// The rules once more, with the mistakes an implementation can make.
+enum class Mistake { none, accept_coin_again, target_instead_of_residual };
+
+Acceptor with(Mistake mistake) {
+  return [=](std::span<const int32_t> drafts, const float* q, const float* p, int64_t vocab, uint64_t seed,
+             int64_t position) -> Verdict {
+    const auto m = static_cast<int32_t>(drafts.size());
+    for (int32_t i = 0; i <= m; i++, p += vocab, position++) {
+      std::vector<float> law(p, p + vocab);
+      const double u = uniform(seed, position, Coin::accept);
+      if (i < m) {
+        const float q_d = q ? q[i * vocab + drafts[i]] : 1;
+        if (u * q_d < p[drafts[i]]) continue;
+        for (int64_t id = 0; id < vocab && mistake != Mistake::target_instead_of_residual; id++) {
+          law[id] = std::max(0.0f, p[id] - (q ? q[i * vocab + id] : id == drafts[i]));
+        }
+      }
+      const double coin = mistake == Mistake::accept_coin_again ? u : uniform(seed, position, Coin::residual);
+      return {i, sample(law.data(), vocab, coin)};
+    }
+    return {};
+  };
+}
+
+TEST(Mutants, FailTheChiSquare) {
+  for (Drafts kind : {Drafts::from_law, Drafts::point_mass}) {
+    const auto misfit_of = [&](Mistake mistake) { return worst_misfit(kCases[0], kind, 3, 5, 20'000, with(mistake)); };
+    EXPECT_LT(misfit_of(Mistake::none), 1);
+    EXPECT_GT(misfit_of(Mistake::accept_coin_again), 1);
+    EXPECT_GT(misfit_of(Mistake::target_instead_of_residual), 1);
+  }
+  for (Coin coin : {Coin::accept, Coin::residual}) {
+    EXPECT_GT(worst_misfit(kCases[0], Drafts::from_law, 3, 5, 20'000, accept_sampled, coin), 1);
+  }
+}
+
+TEST(AcceptSampled, EqualLawsAcceptEverythingDisjointLawsNothing) {
+  for (int m : {1, 7, 15}) {
+    for (uint64_t seed = 0; seed < 500; seed++) {
+      const auto counted = [&](int32_t expected) {
+        return [=](auto drafts, auto q, auto p, auto vocab, auto s, auto position) {
+          const Verdict v = accept_sampled(drafts, q, p, vocab, s, position);
+          EXPECT_EQ(v.accepted, expected);
+          return v;
+        };
+      };
+      decode({"equal", kSharp, kSharp}, Drafts::from_law, m, 20, seed, counted(m));
+      decode({"disjoint", kTopTwo, kOtherThree}, Drafts::from_law, m, 20, seed, counted(0));
+    }
+  }
+}
+
+TEST(AcceptSampled, NeverEmitsATokenOfProbabilityZero) {
+  for (const Case& c : kCases) {
+    for (Drafts kind : {Drafts::from_law, Drafts::point_mass}) {
+      for (uint64_t seed = 0; seed < 500; seed++) {
+        int32_t last = 0;
+        for (int32_t token : decode(c, kind, 7, 20, seed, accept_sampled)) {
+          ASSERT_GT(c.p[last][token], 0);
+          last = token;
+        }
+      }
+    }
+  }
+}
+
+// A token's coins depend on its position alone: two windows of one draft decide what one window of two does.
+TEST(AcceptSampled, CoinsBelongToPositions) {
+  for (uint64_t seed = 0; seed < 300; seed++) {
+    const std::array<int32_t, 2> drafts{1, 2};
+    std::vector<float> p(kFlat[0].begin(), kFlat[0].end());
+    p.insert(p.end(), kSlope[0].begin(), kSlope[0].end());
+    p.insert(p.end(), kFlat[0].begin(), kFlat[0].end());
+    const Verdict both = accept_sampled(drafts, nullptr, p.data(), kVocab, seed, 50);
+    if (both.accepted == 0) continue;
+    const Verdict second = accept_sampled(std::span(drafts).subspan(1), nullptr, p.data() + kVocab, kVocab, seed, 51);
+    EXPECT_EQ(second.accepted, both.accepted - 1);
+    EXPECT_EQ(second.next, both.next);
+  }
+}
+
+TEST(AcceptSampled, ATinyResidualFallsBackToTheTarget) {
+  // q exceeds p by rounding everywhere it can: no residual is left.
+  const Law p{0.5f, 0.5f, 0, 0, 0}, q{std::nextafter(0.5f, 1.0f), 0.5f, 0, 0, 0};
+  const std::array<int32_t, 1> drafts{0};
+  std::vector<float> rows(p.begin(), p.end());
+  rows.insert(rows.end(), p.begin(), p.end());
+  const Law big{4, 0.5f, 0, 0, 0};  // rejects often, still without residual
+  int rejected = 0;
+  for (uint64_t seed = 0; seed < 300; seed++) {
+    for (const Law& law : {q, big}) {
+      const Verdict v = accept_sampled(drafts, law.data(), rows.data(), kVocab, seed, 0);
+      rejected += v.accepted == 0;
+      ASSERT_TRUE(v.next == 0 || v.next == 1);
+    }
+  }
+  EXPECT_GT(rejected, 100);
+}
+
+TEST(AcceptSampled, ARowWithoutALawGivesMinusOne) {
+  const std::array<int32_t, 2> drafts{0, 1};
+  const std::vector<float> sure{1, 0, 0, 0, 0}, none(kVocab), nans(kVocab, kNan);
+  const auto rows = [&](const std::vector<float>& first, const std::vector<float>& second) {
+    std::vector<float> p = first;
+    p.insert(p.end(), second.begin(), second.end());
+    p.insert(p.end(), kFlat[0].begin(), kFlat[0].end());
+    return p;
+  };
+  const std::vector<float> certain = rows(sure, {0, 1, 0, 0, 0});
+  for (const auto& bad : {none, nans}) {
+    for (const float* q : {static_cast<const float*>(nullptr), certain.data()}) {
+      const Verdict first = accept_sampled(drafts, q, rows(bad, sure).data(), kVocab, 3, 10);
+      EXPECT_EQ(first.accepted, 0);
+      EXPECT_EQ(first.next, -1);
+      const Verdict second = accept_sampled(drafts, q, rows(sure, bad).data(), kVocab, 3, 10);
+      EXPECT_EQ(second.accepted, 1);
+      EXPECT_EQ(second.next, -1);
+    }
+    EXPECT_EQ(accept_sampled({}, nullptr, bad.data(), kVocab, 3, 10).next, -1);
+  }
+}
+
+// Rejected whatever the coins say, and replaced by an exact draw from p.
+TEST(AcceptSampled, DraftsThatCannotHaveBeenDrawnAreRejected) {
+  std::vector<float> p(kFlat[0].begin(), kFlat[0].end());
+  p.insert(p.end(), kFlat[0].begin(), kFlat[0].end());
+  const std::vector<float> nans(kVocab, kNan), zero{0, 0.5f, 0.5f, 0, 0}, negative{-1, 1, 1, 0, 0};
+  const std::vector<double> law(kFlat[0].begin(), kFlat[0].end());
+  const auto expect_draw_from_p = [&](int32_t draft, const float* q) {
+    constexpr int kTrials = 5'000;
+    std::vector<int> counts(kVocab);
+    for (uint64_t seed = 0; seed < kTrials; seed++) {
+      const Verdict v = accept_sampled({&draft, 1}, q, p.data(), kVocab, seed, 9);
+      ASSERT_EQ(v.accepted, 0);
+      counts.at(v.next)++;
+    }
+    EXPECT_LT(misfit(law, counts, kTrials), 1);
+  };
+  for (int32_t draft : {-1, kVocab, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()}) {
+    expect_draw_from_p(draft, nullptr);
+    expect_draw_from_p(draft, kFlat[0].data());
+  }
+  expect_draw_from_p(0, nans.data());
+  expect_draw_from_p(0, zero.data());
+  expect_draw_from_p(0, negative.data());
+}
+
+TEST(AcceptSampled, NanElsewhereInQIsHarmless) {
+  std::vector<float> p(kFlat[0].begin(), kFlat[0].end()), q{1, kNan, kNan, kNan, kNan};
+  p.insert(p.end(), kFlat[0].begin(), kFlat[0].end());
+  const std::array<int32_t, 1> drafts{0};
+  for (uint64_t seed = 0; seed < 200; seed++) {
+    const Verdict v = accept_sampled(drafts, q.data(), p.data(), kVocab, seed, 9);
+    ASSERT_TRUE(v.next >= 0 && v.next < kVocab);
+    ASSERT_TRUE(v.accepted == 1 || v.next != 0);
+  }
+}
+
+TEST(AcceptSampled, RefusesMissingRows) {
+  EXPECT_THROW(accept_sampled({}, nullptr, nullptr, kVocab, 0, 0), Error);
+  EXPECT_THROW(accept_sampled({}, nullptr, kFlat[0].data(), 0, 0, 0), Error);
+}
+
+TEST(AcceptGreedy, TakesTheLongestPrefix) {
+  const auto verdict = [](std::vector<int32_t> drafts, std::vector<int32_t> target) {
+    const Verdict v = accept_greedy(drafts, target);
+    return std::pair(v.accepted, v.next);
+  };
+  EXPECT_EQ(verdict({}, {7}), std::pair(0, 7));
+  EXPECT_EQ(verdict({5}, {7, 8}), std::pair(0, 7));
+  EXPECT_EQ(verdict({7}, {7, 8}), std::pair(1, 8));
+  EXPECT_EQ(verdict({7, 9, 3}, {7, 8, 3, 4}), std::pair(1, 8));  // a later agreement does not count
+  for (int m = 0; m <= 15; m++) {
+    std::vector<int32_t> target(m + 1);
+    std::iota(target.begin(), target.end(), 100);
+    for (int a = 0; a <= m; a++) {
+      std::vector<int32_t> drafts(target.begin(), target.end() - 1);
+      if (a < m) drafts[a] = 0;
+      EXPECT_EQ(verdict(drafts, target), std::pair(a, 100 + a));
+    }
+  }
+}
+
+TEST(AcceptGreedy, ARowWithoutAnArgmaxEndsThePrefix) {
+  const Verdict v = accept_greedy(std::array{7, -1, 9}, std::array{7, -1, 9, 4});
+  EXPECT_EQ(v.accepted, 1);
+  EXPECT_EQ(v.next, -1);
+}
+
+TEST(AcceptGreedy, RefusesAWrongNumberOfRows) {
+  EXPECT_THROW(accept_greedy(std::array{7}, std::array{7}), Error);
+  EXPECT_THROW(accept_greedy({}, {}), Error);
+}
+
+TEST(Sample, InvertsTheCumulativeSum) {
+  const std::array<float, 6> p{0, 0.25f, 0, 0.5f, 0.25f, 0};
+  const auto at = [&](double u) { return sample(p.data(), 6, u); };
+  EXPECT_EQ(at(0), 1);
+  EXPECT_EQ(at(std::nextafter(0.25, 0)), 1);
+  EXPECT_EQ(at(0.25), 3);
+  EXPECT_EQ(at(std::nextafter(0.75, 0)), 3);
+  EXPECT_EQ(at(0.75), 4);
+  EXPECT_EQ(at(std::nextafter(1.0, 0)), 4);
+  for (double u : {1.0, 2.0, -1.0, double{kNan}}) EXPECT_TRUE(at(u) == 1 || at(u) == 4);
+}
+
+TEST(Sample, ScalesByTheSum) {
+  const std::array<float, 3> p{30, 10, 0};
+  EXPECT_EQ(sample(p.data(), 3, 0.7499), 0);
+  EXPECT_EQ(sample(p.data(), 3, 0.75), 1);
+}
+
+TEST(Sample, HasNoAnswerWithoutMass) {
+  const std::array<float, 3> zeros{}, nans{kNan, kNan, kNan}, negative{-1, 0, -2}, infinite{1, INFINITY, 1},
+      mixed{kNan, 0.5f, -1};
+  for (const auto& p : {zeros, nans, negative, infinite}) EXPECT_EQ(sample(p.data(), 3, 0.5), -1);
+  EXPECT_EQ(sample(mixed.data(), 3, 0.99), 1);
+  EXPECT_EQ(sample(zeros.data(), 0, 0.5), -1);
+}
+
+}  // namespace
+}  // namespace deltaring

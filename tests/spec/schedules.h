@@ -1,0 +1,105 @@
+// Random speculative schedules against plain decoding: the same tokens and the same bits of every logit.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "support/rig.h"
+#include "support/scripted.h"
+
+namespace deltaring::test {
+
+struct Plain {
+  std::vector<int32_t> tokens;             // prompt and output
+  std::vector<std::vector<float>> logits;  // behind each output token's predecessor
+};
+
+inline Plain decode_plain(const Weights& weights, RigOptions o, const std::vector<int32_t>& prompt, int64_t output) {
+  o.seats = 1, o.T = 1, o.R = 0;
+  Rig rig(weights, o);
+  Sequence s = rig.start(prompt);
+  Plain plain;
+  const auto keep = [&] {
+    plain.logits.emplace_back(rig.stepper->logits().f32(0),
+                              rig.stepper->logits().f32(0) + rig.model.config().vocab_size);
+  };
+  keep();
+  while (static_cast<int64_t>(s.tokens.size() - prompt.size()) < output) rig.step(s), keep();
+  plain.tokens = s.tokens;
+  return plain;
+}
+
+// Several requests in one batch, each with its own plain oracle; rows join, leave and come back in other seats. Returns
+// "" or what differed.
+inline std::string run_schedule(const Weights& weights, RigOptions o, uint64_t seed, int64_t output) {
+  std::mt19937_64 rng(seed);
+  const auto draw = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  const int64_t vocab = weights.config.vocab_size;
+  o.prefill_chunk = 64 * (1 + draw(2));
+  Rig rig(weights, o);
+  ScriptedDrafter drafter(seed, vocab);
+  rig.use(&drafter);
+  for (int round = 0; round < 2; round++) {
+    std::vector<Sequence> sequences;
+    std::vector<Plain> oracles;
+    std::vector<size_t> prompt_sizes;
+    for (int64_t b = 0; b < o.seats; b++) {
+      std::vector<int32_t> prompt(1 + draw(90));
+      for (int32_t& id : prompt) id = static_cast<int32_t>(draw(vocab));
+      oracles.push_back(decode_plain(weights, o, prompt, output));
+      prompt_sizes.push_back(prompt.size());
+      sequences.push_back(rig.start(prompt));
+      drafter.truth(sequences.back().seat, oracles.back().tokens);
+    }
+    while (true) {
+      std::vector<Sequence*> rows;
+      std::vector<size_t> row_of;
+      for (size_t b = 0; b < sequences.size(); b++) {
+        sequences[b].max_drafts = static_cast<int32_t>(draw(o.T));
+        const bool done = static_cast<int64_t>(sequences[b].tokens.size() - prompt_sizes[b]) + o.T > output;
+        if (!done && draw(4) != 0) rows.push_back(&sequences[b]), row_of.push_back(b);
+      }
+      const bool all_done = std::all_of(sequences.begin(), sequences.end(), [&](const Sequence& s) {
+        return static_cast<int64_t>(s.tokens.size() - prompt_sizes[&s - sequences.data()]) + o.T > output;
+      });
+      if (all_done) break;
+      if (rows.empty()) continue;
+      rig.stepper->step(rows);
+      int64_t row = 0;
+      for (size_t i = 0; i < rows.size(); i++) {
+        const size_t b = row_of[i];
+        const Sequence& s = *rows[i];
+        const Plain& plain = oracles[b];
+        const size_t before = s.tokens.size() - static_cast<size_t>(s.emitted);
+        for (int32_t j = 0; j < s.emitted; j++) {
+          if (s.tokens[before + j] != plain.tokens[before + j])
+            return "token " + std::to_string(before + j) + " of row " + std::to_string(b);
+          const std::vector<float>& want = plain.logits[before + j - prompt_sizes[b]];
+          if (std::memcmp(rig.stepper->logits().f32(row + j), want.data(), want.size() * sizeof(float)) != 0) {
+            return "logits behind token " + std::to_string(before + j - 1) + " of row " + std::to_string(b);
+          }
+        }
+        row += rig.stepper->rows_of(i);
+      }
+    }
+    std::shuffle(sequences.begin(), sequences.end(), rng);
+    for (const Sequence& s : sequences) rig.pool.free(s.seat);
+  }
+  return "";
+}
+
+// A schedule's geometry and dtypes, drawn from its seed.
+inline RigOptions schedule_options(uint64_t seed) {
+  std::mt19937_64 rng(seed * 2654435761u + 1);
+  RigOptions o;
+  o.seats = 1 + static_cast<int64_t>(rng() % 3);
+  o.T = 1 + static_cast<int64_t>(rng() % 16);
+  o.F = rng() % 2 ? 8 : 16;
+  o.checkpoint = std::array{DType::f32, DType::bf16, DType::f16}[rng() % 3];
+  o.kv = std::array{DType::f32, DType::bf16}[rng() % 2];
+  o.context = 192;
+  return o;
+}
+
+}  // namespace deltaring::test
