@@ -26,16 +26,21 @@ FIXED = [
     "", " ", "a", "\0", "a\0b\0\0 \0", "Hello, world!", "你好，Jetson Orin。", "用一句话解释 CUDA 是什么。",
     "def f(x):\n    return x**2  # square\n\n\nclass A:\n\tpass\n", "for (int i = 0; i < n; ++i) { sum += a[i]; }\r\n",
     "#include <vector>\ntemplate <class T> auto f(T&& t) -> decltype(t.x());", "SELECT * FROM t WHERE a='it''s';",
-    "<html><body class=\"x\">&nbsp;</body></html>", "x = {'a': [1, 22, 333], \"b\": None}", "https://example.org/a?b=c&d=%20#e",
+    "<html><body class=\"x\">&nbsp;</body></html>", "x = {'a': [1, 22, 333], \"b\": None}",
+    "https://example.org/a?b=c&d=%20#e",
     "I'm you're we've he'll she'd it's don't I'M YOU'RE WE'VE HE'LL SHE'D IT'S DON'T 'ſ 'ſt x'ſ ’s",
     "3.14159 1,000,000 0xDEADBEEF 1e-9 ½ ² Ⅷ ٣٤٥ १२३ ๑๒๓ 𝟙𝟚 ①②", "日本語のテキスト、ひらがなとカタカナ。ﾊﾝｶｸ ｶﾞ",
     "한국어 텍스트 각 각 각 ᄀ ᅡ ᆨ ᅟ", "العربية مَرْحَبًا עִבְרִית हिन्दी ภาษาไทย ქართული Ελληνικά ΐ",
     "👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪🇫🇷🇺 👍🏽 ☺️ 1️⃣ #️⃣ 🏴󠁧󠁢󠁥󠁮󠁧󠁿", "e\u0301 é a\u0323\u0307 a\u0307\u0323 ḍ̇ \u0344 Å Å Ω Ω ﬁ ﬆ \u0340",
-    "q\u0307\u0323x \u0301\u0301 1\u0301 .\u0301 \u0301a \n\u0301 \u20e3", "का कि कु के नमस्ते क़ क़", "\ufb1d \u2adc \u0958 \u1e9b\u0323",
-    "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", "<|im_start|><|im_start|>x<|im_end|",
+    "q\u0307\u0323x \u0301\u0301 1\u0301 .\u0301 \u0301a \n\u0301 \u20e3", "का कि कु के नमस्ते क़ क़",
+    "\ufb1d \u2adc \u0958 \u1e9b\u0323",
+    "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    "<|im_start|><|im_start|>x<|im_end|",
     "<think><think</think>>", "a<|endoftext|>b <|endoftext|> c", "<>\u0338<think>\u0338e<think>\u0301",
-    "      \n   \t x\r\n\r\n  y  \r\r\n z   ", "a\u180eb \u180e \u180ex", "a\u0085b \u0085 \u2028\u2028x\u2029 \u3000\u3000x",
-    "\ufeffbom \u200b \u200d \u00ad", "\U0010ffff \ufffd \uffff \ue000", "a" * 300, " " * 300, "\n" * 300, " \n" * 100 + "x",
+    "      \n   \t x\r\n\r\n  y  \r\r\n z   ", "a\u180eb \u180e \u180ex",
+    "a\u0085b \u0085 \u2028\u2028x\u2029 \u3000\u3000x",
+    "\ufeffbom \u200b \u200d \u00ad", "\U0010ffff \ufffd \uffff \ue000", "a" * 300, " " * 300, "\n" * 300,
+    " \n" * 100 + "x",
     "ab" * 200, "=" * 200 + "\n", "\u0301" * 100, "e" + "\u0301\u0323" * 60, "가" * 50,
 ]
 
@@ -107,7 +112,7 @@ def hash_ids(ids):
 
 
 def sweep(points, oracles):
-    """One entry for each 256 code points: their ranges as first, last, first, last... and a hash of the ids per regex."""
+    """One entry for each 256 code points: their ranges (first, last, first, last...) and a hash of ids per regex."""
     blocks = {}
     for point in points:
         ranges = blocks.setdefault(point >> 8, [])

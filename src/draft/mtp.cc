@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/draw.h"
 #include "base/error.h"
 #include "base/rng.h"
 

@@ -234,7 +234,9 @@ GenerateResult Engine::generate(std::string_view prompt, const GenerateOptions& 
 
 GenerateResult Engine::generate(const std::vector<Message>& chat, const GenerateOptions& options,
                                 const OnText& on_text) {
-  return impl_->generate(impl_->tokenizer.encode(impl_->chat_format().render(chat)), options, on_text);
+  std::vector<ChatMessage> messages;
+  for (const Message& m : chat) messages.push_back({.role = m.role, .content = m.content});
+  return impl_->generate(impl_->tokenizer.encode(impl_->chat_format().render(messages)), options, on_text);
 }
 
 std::vector<int32_t> Engine::tokenize(std::string_view text) const { return impl_->tokenizer.encode(text); }

@@ -36,7 +36,7 @@ class StopRules {
   // The longest end of the text that a stop string begins with is held back. After a stop nothing is counted or shown.
   Step push(int32_t token, std::string_view text);
 
-  // Call once when no token follows, stopped or not: `tail` is the text a decoder still held. Returns the rest of the
+  // Call when no token follows, stopped or not: `tail` is the text a decoder still held. Returns the rest of the
   // output; a stop string that the tail completes cuts it and becomes the reason.
   std::string finish(std::string_view tail = {});
 

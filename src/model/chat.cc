@@ -168,8 +168,9 @@ std::string ChatFormat::render(std::span<const ChatMessage> messages, Thinking t
       continue;
     }
     prompt += fmt::format("<|im_start|>{}\n", role);
-    if (role == "assistant" && history_ != History::verbatim) {
-      append_assistant(std::string(content_of(i)), history_ == History::kept || i > last_query, prompt);
+    if (role == "assistant") {
+      const bool with_block = history_ == History::kept || (history_ == History::dropped && i > last_query);
+      append_assistant(std::string(content_of(i)), with_block, prompt);
     } else {
       prompt += content_of(i);
     }

@@ -36,9 +36,9 @@ class ChatFormat {
 
  private:
   enum class History {
-    verbatim,  // assistant turns as they are
-    dropped,   // without their think block up to the last user query, with one after it
-    kept,      // all with one
+    plain,    // assistant turns get no think block
+    dropped,  // they get one only after the last user query
+    kept,     // all get one
   };
 
   const std::string& generation_prompt(Thinking thinking) const;
@@ -48,7 +48,7 @@ class ChatFormat {
   // What follows `<|im_start|>assistant\n`; nothing where the template does not offer it.
   std::optional<std::string> thinking_on_, thinking_off_;
   std::string thinking_default_;
-  History history_ = History::verbatim;
+  History history_ = History::plain;
   bool trims_ = false;             // content loses its outer white space
   bool splits_reasoning_ = false;  // a think block inside of `content` is taken apart
   bool wraps_tool_ = false;        // tool results share a user turn, each in <tool_response>

@@ -10,6 +10,8 @@ namespace deltaring {
 
 namespace {
 
+constexpr auto kNfcOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+
 struct Lead {
   size_t length;              // bytes of the code point, 0 for a byte that starts none
   unsigned char low = 0x80;   // bounds of the second byte: they exclude overlong forms, surrogates
@@ -97,16 +99,20 @@ std::string nfc(std::string_view text) {
     points.insert(points.end(), parts, parts + n);
   }
   reorder_marks(points);
-  const auto composed = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
-                                                 static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  points.resize(static_cast<size_t>(composed));
 
   std::string out;
   out.reserve(text.size());
-  for (const int32_t point : points) {
-    utf8proc_uint8_t encoded[4];
-    const auto n = utf8proc_encode_char(point, encoded);
-    out.append(reinterpret_cast<const char*>(encoded), static_cast<size_t>(n));
+  for (auto first = points.begin(); first != points.end();) {
+    // utf8proc takes U+11A7 for an empty trailing consonant and swallows it. As it joins nothing before it, a part of
+    // its own starts there.
+    const auto last = std::find(first + 1, points.end(), 0x11A7);
+    const auto composed = utf8proc_normalize_utf32(&*first, last - first, kNfcOptions);
+    for (auto point = first; point != first + composed; ++point) {
+      utf8proc_uint8_t encoded[4];
+      const auto n = utf8proc_encode_char(*point, encoded);
+      out.append(reinterpret_cast<const char*>(encoded), static_cast<size_t>(n));
+    }
+    first = last;
   }
   return out;
 }

@@ -1,7 +1,6 @@
 #include "spec/accept.h"
 
-#include <cmath>
-
+#include "base/draw.h"
 #include "base/error.h"
 #include "base/rng.h"
 
@@ -10,26 +9,6 @@ namespace deltaring {
 namespace {
 
 constexpr double kLeastResidual = 1e-8;  // below this p - q is the rounding of p and q, not a law
-
-// Inverse CDF over weight(id), two passes in the same order so that the sums agree. -1 when the mass is <= least.
-template <class Weight>
-int32_t draw(int64_t vocab, double u, double least, const Weight& weight) {
-  double mass = 0;
-  for (int64_t id = 0; id < vocab; id++) {
-    if (const double w = weight(id); w > 0) mass += w;
-  }
-  if (!(mass > least) || std::isinf(mass)) return -1;
-  double sum = 0;
-  int64_t last = -1;
-  for (int64_t id = 0; id < vocab; id++) {
-    const double w = weight(id);
-    if (!(w > 0)) continue;
-    last = id;
-    sum += w;
-    if (sum > u * mass) break;
-  }
-  return static_cast<int32_t>(last);
-}
 
 // A draw from p given that d was rejected; q null = point mass on d.
 int32_t draw_residual(const float* p, const float* q, int32_t d, int64_t vocab, double u) {
@@ -40,10 +19,6 @@ int32_t draw_residual(const float* p, const float* q, int32_t d, int64_t vocab, 
 }
 
 }  // namespace
-
-int32_t sample(const float* p, int64_t vocab, double u) {
-  return draw(vocab, u, 0, [=](int64_t id) { return double{p[id]}; });
-}
 
 Verdict accept_greedy(std::span<const int32_t> drafts, std::span<const int32_t> target) {
   check(target.size() == drafts.size() + 1, "accept_greedy: target has {} rows for {} drafts; [m+1] = {} is needed",

@@ -27,8 +27,4 @@ Verdict accept_greedy(std::span<const int32_t> drafts, std::span<const int32_t> 
 Verdict accept_sampled(std::span<const int32_t> drafts, const float* q, const float* p, int64_t vocab, uint64_t seed,
                        int64_t position);
 
-// The id where the running sum of p [vocab] first exceeds u * sum(p), u in [0, 1). p need not sum to 1. Entries that
-// are 0, negative or NaN are never returned; -1 when no entry is positive or the sum is infinite.
-int32_t sample(const float* p, int64_t vocab, double u);
-
 }  // namespace deltaring

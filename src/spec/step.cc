@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/draw.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "spec/accept.h"

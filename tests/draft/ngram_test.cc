@@ -169,6 +169,27 @@ TEST(Ngram, LongHistoriesAreIndexedOnceAndInBoundedMemory) {
   EXPECT_EQ(drafter.bytes(), 0u);
 }
 
+// Tokens chosen to share one slot of the index: it forgets some, and never takes one for another.
+TEST(Ngram, CraftedCollisionsCostDraftsOnly) {
+  Tokens tokens;
+  for (int32_t token = 0; tokens.size() < 60; token++) {
+    const uint64_t h = (1 ^ static_cast<uint64_t>(token)) * 0x9e3779b97f4a7c15u;
+    if (((h ^ h >> 32) & 127) == 5) tokens.push_back(token);
+  }
+  const NgramOptions options{.min_match = 1, .max_match = 1};
+  int forgotten = 0;
+  for (const int32_t token : tokens) {
+    NgramDrafter drafter(options);
+    Tokens history(tokens.begin(), tokens.end());
+    history.push_back(token);
+    const Tokens drafts = propose(drafter, history, 2), expected = oracle(history, 2, options);
+    ASSERT_TRUE(drafts.empty() || drafts == expected);
+    forgotten += drafts.empty();
+  }
+  EXPECT_GT(forgotten, 20);
+  EXPECT_LT(forgotten, 40);
+}
+
 TEST(Ngram, RefusesImpossibleOptionsAndSpans) {
   for (const auto& [min, max] : {std::pair(0, 4), std::pair(5, 4), std::pair(2, 33), std::pair(-1, -1)}) {
     EXPECT_THROW(NgramDrafter({.min_match = min, .max_match = max}), Error);

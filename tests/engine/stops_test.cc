@@ -133,7 +133,12 @@ TEST(Stops, TheTailOfTheDecoderBelongsToTheText) {
   const Outcome o = run({.stop_strings = {"abc"}, .max_tokens = 1}, texts({"xab"}), "cd");
   EXPECT_EQ(o.text, "x");
   EXPECT_EQ(o.stop, Stop::stop_string);
+  EXPECT_EQ(run(strings({"abc"}), texts({"xab"}), "c").text, "x");
   EXPECT_EQ(run(strings({"x"}), texts({"ax"}), "tail").text, "a");
+  StopRules rules(strings({"abc"}));
+  rules.push(1, "ab");
+  EXPECT_EQ(rules.finish(), "ab");
+  EXPECT_EQ(rules.finish(), "");
 }
 
 TEST(Stops, OverlappingCandidates) {

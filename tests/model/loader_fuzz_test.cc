@@ -18,20 +18,56 @@ using Random = std::mt19937_64;
 
 size_t below(Random& random, size_t n) { return static_cast<size_t>(random() % n); }
 
-constexpr const char* kTokens[] = {"0",    "-1",   "1",     "2",    "7",  "255", "65536", "2147483648", "9223372036854775807",
-                                   "18446744073709551615", "1e308", "1e999", "0.5", "null", "true", "\"\"", "\"F32\"", "\"BF16\"",
-                                   "\"I64\"", "\"F4\"", "[]",  "{}",   "[[", "\"", "\\",  ",",     ":",          "]",  "}"};
+constexpr const char* kTokens[] = {"0",
+                                   "-1",
+                                   "1",
+                                   "2",
+                                   "7",
+                                   "255",
+                                   "65536",
+                                   "2147483648",
+                                   "9223372036854775807",
+                                   "18446744073709551615",
+                                   "1e308",
+                                   "1e999",
+                                   "0.5",
+                                   "null",
+                                   "true",
+                                   "\"\"",
+                                   "\"F32\"",
+                                   "\"BF16\"",
+                                   "\"I64\"",
+                                   "\"F4\"",
+                                   "[]",
+                                   "{}",
+                                   "[[",
+                                   "\"",
+                                   "\\",
+                                   ",",
+                                   ":",
+                                   "]",
+                                   "}"};
 
 // One random edit among the first `reach` bytes.
 void damage(std::string& text, size_t reach, Random& random) {
   const size_t at = below(random, std::max<size_t>(reach, 1));
   if (at >= text.size()) return;
   switch (below(random, 7)) {
-    case 0: text[at] = static_cast<char>(text[at] ^ (1 << below(random, 8))); break;
-    case 1: text[at] = static_cast<char>(random()); break;
-    case 2: text.erase(at, 1 + below(random, 9)); break;
-    case 3: text.insert(at, text.substr(below(random, text.size()), 1 + below(random, 40))); break;
-    case 4: text.resize(at); break;
+    case 0:
+      text[at] = static_cast<char>(text[at] ^ (1 << below(random, 8)));
+      break;
+    case 1:
+      text[at] = static_cast<char>(random());
+      break;
+    case 2:
+      text.erase(at, 1 + below(random, 9));
+      break;
+    case 3:
+      text.insert(at, text.substr(below(random, text.size()), 1 + below(random, 40)));
+      break;
+    case 4:
+      text.resize(at);
+      break;
     default: {  // swap a whole JSON value for another, which keeps the text valid most of the time
       const size_t begin = text.find_first_of("0123456789\"tf[", at);
       if (begin == std::string::npos) return;
@@ -83,8 +119,10 @@ TEST(LoaderFuzz, Safetensors) {
 }
 
 TEST(LoaderFuzz, Config) {
-  const std::string nested =
-      testing::json{{"model_type", "qwen3_5"}, {"text_config", testing::small_config()}, {"eos_token_id", {1, 2}}}.dump();
+  const std::string nested = testing::json{
+      {"model_type", "qwen3_5"},
+      {"text_config", testing::small_config()},
+      {"eos_token_id", {1, 2}}}.dump();
   const std::string flat = testing::small_config().dump();
   int parsed = 0, refused = 0;
   for (uint64_t seed = 0; seed < 6000; seed++) {

@@ -34,12 +34,9 @@ void expect_corrupt(const std::string& file, const std::vector<std::string>& par
 }
 
 TEST(SafeTensors, ReadsWhatTheFormatAllows) {
-  const json header = {{"__metadata__", {{"format", "pt"}}},
-                       {"a", entry("F32", {2, 3}, 0, 24)},
-                       {"empty", entry("BF16", {0, 7}, 24, 24)},
-                       {"foreign", entry("I64", {2}, 24, 40)},
-                       {"half", entry("F16", {1, 1, 3}, 40, 46)},
-                       {"scalar", entry("BF16", {}, 46, 48)},
+  const json header = {{"__metadata__", {{"format", "pt"}}},      {"a", entry("F32", {2, 3}, 0, 24)},
+                       {"empty", entry("BF16", {0, 7}, 24, 24)},  {"foreign", entry("I64", {2}, 24, 40)},
+                       {"half", entry("F16", {1, 1, 3}, 40, 46)}, {"scalar", entry("BF16", {}, 46, 48)},
                        {"packed", entry("F4", {4}, 48, 50)}};
   const std::string file = file_with(header, 50);
   const SafeTensors tensors = SafeTensors::from_bytes(as_bytes(file), "x");
@@ -134,10 +131,10 @@ TEST(SafeTensors, Folder) {
                [&] { SafeTensors::open(folder.path() / "model.safetensors"); });
 }
 
-// tiny-py cut into three shards, round robin.
+// rand-qwen3_5-dense cut into three shards, round robin.
 class Shards : public ::testing::Test {
  protected:
-  Shards() : whole_(SafeTensors::open(testing::tiny_py())) {
+  Shards() : whole_(SafeTensors::open(testing::rand_dense())) {
     const auto names = whole_.names();
     for (size_t i = 0; i < names.size(); i++) shard_names_[i % 3].push_back(names[i]);
     for (size_t s = 0; s < 3; s++) {

@@ -239,29 +239,31 @@ Moments moments(const TensorRef& tensor) {
 }
 
 TEST(RandomWeights, HaveTheirDistributions) {
-  const ModelConfig config = small({{"hidden_size", 1024}, {"linear_num_key_heads", 64}, {"linear_num_value_heads", 512},
-                                    {"linear_value_head_dim", 512}});
+  const ModelConfig config = small({{"hidden_size", 256},
+                                    {"linear_num_key_heads", 16},
+                                    {"linear_num_value_heads", 128},
+                                    {"linear_value_head_dim", 64}});
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const RandomWeights random(config, dtype, 7);
     const auto of = [&](const std::string& name) { return moments(*random.find("model.layers." + name)); };
     const Moments norm = of("0.input_layernorm.weight");
-    EXPECT_NEAR(norm.mean, 0, 0.05);
-    EXPECT_NEAR(norm.deviation, 0.3, 0.03);
+    EXPECT_NEAR(norm.mean, 0, 0.08);
+    EXPECT_NEAR(norm.deviation, 0.3, 0.06);
     const Moments gated = of("0.linear_attn.norm.weight");
-    EXPECT_NEAR(gated.mean, 1, 0.06);
-    EXPECT_NEAR(gated.deviation, 0.3, 0.05);
+    EXPECT_NEAR(gated.mean, 1, 0.15);
+    EXPECT_NEAR(gated.deviation, 0.3, 0.12);
     const Moments bias = of("0.linear_attn.dt_bias");
-    EXPECT_NEAR(bias.mean, -1, 0.3);
+    EXPECT_NEAR(bias.mean, -1, 0.6);
     EXPECT_GE(bias.low, -4);
     EXPECT_LE(bias.high, 2);
     const Moments decay = of("0.linear_attn.A_log");
     EXPECT_GE(decay.low, std::log(0.01) - 1e-3);
     EXPECT_LE(decay.high, std::log(16) + 1e-3);
     EXPECT_GT(decay.high, 2.5);
-    EXPECT_NEAR(of("0.linear_attn.conv1d.weight").deviation, 0.5, 0.01);
-    EXPECT_NEAR(of("1.mlp.gate_proj.weight").deviation, 1 / std::sqrt(1024.0), 1e-3);
+    EXPECT_NEAR(of("0.linear_attn.conv1d.weight").deviation, 0.5, 0.02);
+    EXPECT_NEAR(of("1.mlp.gate_proj.weight").deviation, 1 / std::sqrt(256.0), 2e-3);
     EXPECT_NEAR(of("1.mlp.down_proj.weight").deviation, 1 / std::sqrt(12.0), 1e-2);
-    EXPECT_NEAR(of("0.linear_attn.in_proj_qkv.weight").mean, 0, 1e-4);
+    EXPECT_NEAR(of("0.linear_attn.in_proj_qkv.weight").mean, 0, 1e-3);
   }
 }
 

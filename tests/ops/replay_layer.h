@@ -21,6 +21,11 @@ struct Subject {
   int64_t (*plan_fold)(Cursor, int64_t F, FoldPolicy) = deltaring::plan_fold;
 };
 
+// The reference computes in double, which a stored f32 state ends; the others carry f32 from token to token.
+inline Subject subject_of(const OpTable& table) {
+  return {.table = table, .f32_state = std::string_view(table.name) != "reference"};
+}
+
 // NaN in every element type, and the largest finite values.
 inline constexpr std::byte kNaN{0xff}, kHuge{0x7f};
 
@@ -60,7 +65,7 @@ class Matrix {
     return {row(0) + first, DType::f32, {rows_, heads, width}, {columns_ + kGap, width, 1}};
   }
   std::vector<std::byte> copy() const { return {buffer_.bytes().begin(), buffer_.bytes().end()}; }
-  bool equals(const std::vector<std::byte>& bytes) const { return std::memcmp(buffer_.data(), bytes.data(), bytes.size()) == 0; }
+  bool equals(const std::vector<std::byte>& bytes) const { return bytes.empty() || std::memcmp(buffer_.data(), bytes.data(), bytes.size()) == 0; }
   bool gaps_intact() const {
     bool intact = buffer_.fences_intact();
     for (int64_t i = 0; i < rows_; i++) {
@@ -138,6 +143,7 @@ class Layer {
     const size_t row = t.width * size_of(t.dtype), slot = head * t.slots + position % t.slots;
     return block(pool, seat).subspan(slot * row, row);
   }
+  std::vector<std::byte> snapshot() const { return {memory_.bytes().begin(), memory_.bytes().end()}; }
   int64_t heads(Pool pool) const { return tensors_[pool].heads; }
   const char* name(Pool pool) const { return tensors_[pool].name; }
 
@@ -263,8 +269,6 @@ class Layer {
       }
     }
   }
-
-  std::vector<std::byte> snapshot() const { return {memory_.bytes().begin(), memory_.bytes().end()}; }
 
   void fill_seat(int64_t seat, std::byte value) {
     for (int pool = 0; pool < kPools; pool++) std::ranges::fill(block(Pool(pool), seat), value);

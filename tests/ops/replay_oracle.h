@@ -138,14 +138,15 @@ class DeltaRule {
   bool compare(const std::byte* checkpoint) {
     const double u = roundoff(s_.checkpoint), subnormal = s_.checkpoint == DType::f16 ? 0x1p-25 : FLT_MIN;
     for (int64_t row = 0; row < s_.Hv * s_.V; row++) {
-      double rounding = 0;
+      double rounding = 0, norm = 0;
       for (int64_t i = row * s_.K; i < (row + 1) * s_.K; i++) {
         const double stored = load_as_float(checkpoint, s_.checkpoint, i), error = std::fabs(stored - S_[i]);
         if (!(error <= u * std::fabs(S_[i]) + E_[row] + subnormal)) return false;
-        rounding += error * error;
+        rounding += error * error, norm += stored * stored;
         if (s_.checkpoint != DType::f32) S_[i] = stored;
       }
-      if (s_.checkpoint != DType::f32) E_[row] = s_.policy == FoldPolicy::grid ? 0 : std::sqrt(rounding);
+      if (s_.checkpoint == DType::f32) continue;
+      E_[row] = s_.policy == FoldPolicy::grid ? 0 : std::sqrt(rounding) + kSlack * roundoff(DType::f32) * std::sqrt(norm);
     }
     return true;
   }

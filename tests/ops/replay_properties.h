@@ -18,7 +18,7 @@ inline int64_t ring_rows(const World& w, int64_t T) { return default_ring_rows(T
 inline void verify_equals_single_steps(const World& w, Failures& failures) {
   for (int64_t T = 1; T <= 16 && failures.empty(); T++) {
     Driver d(w, T, ring_rows(w, T), 1, failures);
-    for (int64_t start = 0; start < w.shape.F && d.ok(); start++) {
+    for (int64_t start = 0; start < w.shape.F && d.ok(); start += 3) {
       d.admit(0, 0);
       if (start > 0) d.prefill({{.seat = 0, .length = int32_t(start)}});
       for (int64_t done = 0; done < 2 * w.shape.F && d.left(0) >= T && d.ok(); done += T)
@@ -46,7 +46,7 @@ inline void any_acceptance_then_continue(const World& w, Failures& failures) {
     Driver d(w, T, ring_rows(w, T), 1, failures);
     for (int32_t keep = 0; keep <= T && d.ok(); keep++) {
       d.admit(0, 0);
-      for (int32_t k : {T, keep, keep, T - keep, T, keep, 0, keep, T})
+      for (int32_t k : {T, keep, T - keep, 0, keep, T})
         if (d.left(0) >= T && d.ok()) d.step({{.seat = 0, .length = T, .keep = k, .draft = pick_draft(rng)}});
     }
   }
@@ -56,9 +56,9 @@ inline void any_acceptance_then_continue(const World& w, Failures& failures) {
 inline void fold_time_changes_nothing(const World& w, Failures& failures) {
   Rng rng(3);
   const int64_t F = w.shape.F, grid = w.shape.policy == FoldPolicy::grid ? F : 1;
-  for (int64_t T : {1, 2, 3, 5, 8}) {
+  for (int64_t T : {1, 4, 7}) {
     Driver d(w, T, 64, 1, failures);
-    for (int round = 0; round < 4 && d.ok(); round++) {
+    for (int round = 0; round < 2 && d.ok(); round++) {
       d.admit(0, 0);
       while (d.left(0) >= T && d.ok()) {
         const Cursor c = d.seat(0).cursor;
@@ -146,7 +146,7 @@ inline void every_wrap_offset(const World& w, Failures& failures) {
 inline void neighbours_change_nothing(const World& w, Failures& failures) {
   Rng rng(6);
   for (int threads : {1, 2, 3}) {
-    for (int64_t T : {1, 4, 5}) {
+    for (int64_t T : {1, 5}) {
       Driver d(w, T, ring_rows(w, T), 6, failures, threads);
       if (d.ok()) random_steps(w, d, rng, 25, {.rewinds = false});
     }
@@ -157,7 +157,7 @@ inline void neighbours_change_nothing(const World& w, Failures& failures) {
 inline void rewind_to_any_position(const World& w, Failures& failures) {
   for (int32_t T : {1, 2, 4, 8, 11, 16}) {
     Driver d(w, T, ring_rows(w, T), 2, failures);
-    for (int64_t start = w.shape.F; start < 2 * w.shape.F && d.ok(); start += 3) {
+    for (int64_t start = w.shape.F; start < 2 * w.shape.F && d.ok(); start += 5) {
       d.admit(0, 0);
       d.prefill({{.seat = 0, .length = int32_t(start)}});
       if (d.ok()) d.step({{.seat = 0, .length = T, .keep = T}});
@@ -176,9 +176,9 @@ inline void rewind_to_any_position(const World& w, Failures& failures) {
 inline void nothing_else_is_written(const World& w, Failures& failures) {
   Rng rng(9);
   for (int64_t T : {1, 4, 7, 16}) {
-    Driver d(w, T, ring_rows(w, T), 4, failures, 2);
+    Driver d(w, T, ring_rows(w, T), 4, failures);
     d.layer().poison_each_call = false;
-    if (d.ok()) random_steps(w, d, rng, 60);
+    if (d.ok()) random_steps(w, d, rng, 40);
   }
 }
 
@@ -235,11 +235,13 @@ inline Failures random_schedule(const Subject& subject, uint64_t seed) {
   const auto [Hk, Hv] = kHeads[pick(rng, 3)];
   const Shape shape{.Hk = Hk,
                     .Hv = Hv,
-                    .K = 8 * (1 + pick(rng, 3)),
-                    .V = 8 * (1 + pick(rng, 3)),
+                    .K = 1 + pick(rng, 31),
+                    .V = 1 + pick(rng, 31),
+                    .taps = 1 + pick(rng, 4),
                     .checkpoint = kCheckpoints[pick(rng, 2)],
                     .record = pick(rng, 1) ? DType::bf16 : DType::f32,
-                    .F = pick(rng, 1) ? 16 : 8};
+                    .F = pick(rng, 1) ? 16 : 8,
+                    .policy = pick(rng, 5) ? FoldPolicy::grid : FoldPolicy::every};
   const int64_t T = 1 + pick(rng, 15), R = default_ring_rows(T, shape.F, shape.policy) << pick(rng, 1);
   const int64_t seats = 2 + pick(rng, 3);
   const int threads = static_cast<int>(1 + pick(rng, 2));

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "backends/cpu/attention_tile.h"
+#include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -34,6 +35,29 @@ HWY_INLINE Vector LoadFloats(const T* p) {
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, Floats>(), p));
   }
 }
+
+// Where up to kBlock consecutive positions of one kv head are stored; rows are `dim` elements each.
+template <class T>
+struct BlockRows {
+  const T* keys[kBlock];
+  const T* values[kBlock];
+  int64_t count = 0;
+};
+
+// Rows that will be needed soon, brought into the cache a few at a time while others are computed on.
+template <class T>
+struct Ahead {
+  const T* const* rows;
+  int64_t count, dim;
+  int64_t next = 0;
+
+  void Fetch(int64_t few) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (const int64_t end = std::min(next + few, count); next < end; next++) {
+      for (int64_t c = 0; c < dim; c += kLine) hwy::Prefetch(rows[next] + c);
+    }
+  }
+};
 
 // e^x for x <= 0. hn::Exp alone would turn NaN into 0.
 HWY_INLINE Vector ExpOrNaN(Vector x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Floats(), x)); }
@@ -65,12 +89,13 @@ HWY_INLINE void SumLanes4(const Vector* v, float* HWY_RESTRICT sums) {
 #endif
 }
 
-// scores[m][j] = q[m] . keys[j] for 4 queries of dim floats; scores has kBlock columns.
-template <class T>
+// scores[m][j] = q[m] . keys[j] for 4 queries of dim floats; scores has kBlock columns. fetch() runs every two keys.
+template <class T, class Fetch>
 HWY_INLINE void Scores(const float* HWY_RESTRICT q, int64_t dim, const T* const* keys, int64_t count,
-                       float* HWY_RESTRICT scores) {
+                       float* HWY_RESTRICT scores, const Fetch& fetch) {
   const Floats d;
   for (int64_t j = 0; j < count; j += 2) {
+    fetch();
     const T* HWY_RESTRICT key[2] = {keys[j], keys[std::min(j + 1, count - 1)]};
     Vector sum[2][kRegisterQueries];
     for (auto& of_key : sum) std::fill_n(of_key, kRegisterQueries, hn::Zero(d));
@@ -114,13 +139,14 @@ HWY_INLINE float Weigh(float* HWY_RESTRICT scores, int64_t visible, float& max, 
 }
 
 // out[m] = factor[m] out[m] + sum over j < count of weights[m][j] values[j], for 4 queries; dim is a multiple of two
-// vectors.
-template <class T>
+// vectors. fetch() runs every two vectors.
+template <class T, class Fetch>
 HWY_INLINE void AddValues(const float* HWY_RESTRICT weights, const float* factor, const T* const* values, int64_t count,
-                          int64_t dim, float* HWY_RESTRICT out) {
+                          int64_t dim, float* HWY_RESTRICT out, const Fetch& fetch) {
   const Floats d;
   const int64_t lanes = VectorLanes();
   for (int64_t c = 0; c < dim; c += 2 * lanes) {
+    fetch();
     Vector sum[2][kRegisterQueries];
     for (int m = 0; m < kRegisterQueries; m++) {
       const Vector f = hn::Set(d, factor[m]);
@@ -154,26 +180,30 @@ HWY_INLINE void AddValues1(const float* HWY_RESTRICT weights, const T* const* va
   }
 }
 
-// Takes the tile through positions [begin, begin + count) of one block. q [padded queries, dim] is scaled.
-template <class T>
-void AttendBlock(const QueryTile& tile, const float* q, int64_t dim, const T* const* keys, const T* const* values,
-                 int64_t begin, int64_t count, const Partial& part) {
+// Takes the tile through one block, whose first position is `begin`. q [padded queries, dim] is scaled. Meanwhile fetches
+// what comes `soon` (after the scores) and `later` (after the values).
+template <class T, class Stored>
+void AttendBlock(const QueryTile& tile, const float* q, int64_t dim, int64_t begin, const BlockRows<T>& block,
+                 Ahead<Stored> soon, Ahead<Stored> later, const Partial& part) {
   HWY_ALIGN float scores[kRegisterQueries * kBlock];
+  const int64_t groups = tile.padded_queries() / kRegisterQueries;
+  const auto fetch_soon = [&, few = hwy::DivCeil(2 * soon.count, kBlock * groups)] { soon.Fetch(few); };
+  const auto fetch_later = [&, few = hwy::DivCeil(2 * VectorLanes() * later.count, dim * groups)] { later.Fetch(few); };
   for (int64_t m = 0; m < tile.padded_queries(); m += kRegisterQueries) {
     int64_t visible[kRegisterQueries];  // ascending
     for (int i = 0; i < kRegisterQueries; i++) {
-      visible[i] = std::clamp<int64_t>(tile.position(m + i) - begin + 1, 0, count);
+      visible[i] = std::clamp<int64_t>(tile.position(m + i) - begin + 1, 0, block.count);
     }
     if (visible[kRegisterQueries - 1] == 0) continue;
-    Scores(q + m * dim, dim, keys, visible[kRegisterQueries - 1], scores);
+    Scores(q + m * dim, dim, block.keys, visible[kRegisterQueries - 1], scores, fetch_soon);
     float factor[kRegisterQueries];
     for (int i = 0; i < kRegisterQueries; i++) {
       factor[i] = Weigh(scores + i * kBlock, visible[i], part.max[m + i], part.sum[m + i]);
     }
-    AddValues(scores, factor, values, visible[0], dim, part.out + m * dim);
+    AddValues(scores, factor, block.values, visible[0], dim, part.out + m * dim, fetch_later);
     for (int i = 1; i < kRegisterQueries; i++) {
       if (visible[i] == visible[0]) continue;
-      AddValues1(scores + i * kBlock, values, visible[0], visible[i], dim, part.out + (m + i) * dim);
+      AddValues1(scores + i * kBlock, block.values, visible[0], visible[i], dim, part.out + (m + i) * dim);
     }
   }
 }

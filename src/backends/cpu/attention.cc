@@ -21,20 +21,17 @@ namespace deltaring::cpu::HWY_NAMESPACE {
 // D rounded up to what AddValues takes in one step.
 int64_t PaddedDim(int64_t D) { return (D + 2 * VectorLanes() - 1) / (2 * VectorLanes()) * (2 * VectorLanes()); }
 
-// Pointers to positions [begin, begin + count) of one kv head of a seat. A block may span pages.
+// Positions [begin, begin + kBlock) before `end` of one kv head of a seat. A block may span pages.
 template <class T>
-void FindRows(const View<4>& pages, const int32_t* table, int64_t kv_head, int64_t begin, int64_t count,
-              const T** rows) {
-  const int64_t page_rows = pages.shape[2];
-  for (int64_t j = 0; j < count; j++) {
-    const int64_t p = begin + j;
-    rows[j] = static_cast<const T*>(pages.data) + pages.offset(table[p / page_rows], kv_head, p % page_rows);
+BlockRows<T> FindBlock(const KvPages& kv, const int32_t* table, int64_t kv_head, int64_t begin, int64_t end) {
+  BlockRows<T> block;
+  const int64_t page_rows = kv.k.shape[2];
+  for (int64_t p = begin; p < std::min(begin + kBlock, end); p++) {
+    const int32_t page = table[p / page_rows];
+    block.keys[block.count] = static_cast<const T*>(kv.k.data) + kv.k.offset(page, kv_head, p % page_rows);
+    block.values[block.count++] = static_cast<const T*>(kv.v.data) + kv.v.offset(page, kv_head, p % page_rows);
   }
-}
-
-// Floats of scratch that AttendSplit needs besides the partial result.
-int64_t ScratchSize(const QueryTile& tile, int64_t dim) {
-  return tile.padded_queries() * dim + 2 * kBlock * (dim + 2 * VectorLanes());
+  return block;
 }
 
 template <class T>
@@ -51,25 +48,27 @@ void AttendSplitOf(const AttentionArgs& a, const QueryTile& tile, int64_t split,
     for (int64_t c = 0; c < D; c++) q[m * dim + c] = a.scale * from[c];
   }
 
-  // Few queries read the pages as they are; many are worth a copy in float, whose rows do not share cache sets.
+  // Few queries read the pages as they are; many are worth a padded copy in float.
   const bool convert = D != dim || queries > 2 * kRegisterQueries;
-  const int64_t stride = dim + 2 * VectorLanes();
+  const int64_t stride = dim + kRowGap;
   float* converted = q + queries * dim;
   const int32_t* table = a.kv.table + a.rows.seat[tile.row] * a.kv.table_stride;
   const int64_t end = std::min(tile.end(), (split + 1) * kSplit);
+  BlockRows<T> block = FindBlock<T>(a.kv, table, tile.kv_head, split * kSplit, end);
   for (int64_t begin = split * kSplit; begin < end; begin += kBlock) {
-    const int64_t count = std::min(kBlock, end - begin);
-    const T *keys[kBlock], *values[kBlock];
-    FindRows(a.kv.k, table, tile.kv_head, begin, count, keys);
-    FindRows(a.kv.v, table, tile.kv_head, begin, count, values);
-    if (!convert) {
-      AttendBlock(tile, q, dim, keys, values, begin, count, part);
-      continue;
+    const BlockRows<T> next = FindBlock<T>(a.kv, table, tile.kv_head, begin + kBlock, end);
+    const Ahead<T> values{block.values, block.count, dim}, next_keys{next.keys, next.count, dim},
+        next_values{next.values, next.count, dim};
+    if (convert) {
+      BlockRows<float> floats;
+      floats.count = block.count;
+      Convert(block.keys, block.count, D, dim, stride, converted, floats.keys);
+      Convert(block.values, block.count, D, dim, stride, converted + kBlock * stride, floats.values);
+      AttendBlock(tile, q, dim, begin, floats, next_keys, next_values, part);
+    } else {
+      AttendBlock(tile, q, dim, begin, block, values, next_keys, part);
     }
-    const float *float_keys[kBlock], *float_values[kBlock];
-    Convert(keys, count, D, dim, stride, converted, float_keys);
-    Convert(values, count, D, dim, stride, converted + kBlock * stride, float_values);
-    AttendBlock(tile, q, dim, float_keys, float_values, begin, count, part);
+    block = next;
   }
 }
 
@@ -127,7 +126,6 @@ HWY_AFTER_NAMESPACE();
 namespace deltaring::cpu {
 
 HWY_EXPORT(PaddedDim);
-HWY_EXPORT(ScratchSize);
 HWY_EXPORT(AttendSplit);
 HWY_EXPORT(Merge);
 HWY_EXPORT(Finish);
@@ -168,7 +166,7 @@ void run_tiles(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int6
   pool.parallel_for(static_cast<int64_t>(tiles.size()), [&](int64_t i) {
     const QueryTile& tile = tiles[i];
     const int64_t queries = tile.padded_queries(), size = Partial::size(queries, dim);
-    const Buffer buffer = allocate(2 * size + HWY_DYNAMIC_DISPATCH(ScratchSize)(tile, dim));
+    const Buffer buffer = allocate(2 * size + tile.scratch_size(dim));
     const Partial part(buffer.get(), queries, dim), total(buffer.get() + size, queries, dim);
     for (int64_t s = 0; s < tile.splits(); s++) {
       HWY_DYNAMIC_DISPATCH(AttendSplit)(a, tile, s, buffer.get() + 2 * size, part);
@@ -200,7 +198,7 @@ void run_splits(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int
     return Partial(partials.get() + task.partial, task.tile->padded_queries(), dim);
   };
   pool.parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-    const Buffer scratch = allocate(HWY_DYNAMIC_DISPATCH(ScratchSize)(*tasks[i].tile, dim));
+    const Buffer scratch = allocate(tasks[i].tile->scratch_size(dim));
     HWY_DYNAMIC_DISPATCH(AttendSplit)(a, *tasks[i].tile, tasks[i].split, scratch.get(), partial_of(tasks[i]));
   });
   pool.parallel_for(static_cast<int64_t>(tiles.size()), [&](int64_t i) {
@@ -216,10 +214,12 @@ void run_splits(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int
 
 // Copies row [D] to element `at` of a page, rounded to its dtype.
 void store_row(const float* row, int64_t D, const View<4>& pages, int64_t at) {
+  float* floats = static_cast<float*>(pages.data) + at;
+  uint16_t* halves = static_cast<uint16_t*>(pages.data) + at;
   switch (pages.dtype) {
-    case DType::f32: std::copy_n(row, D, static_cast<float*>(pages.data) + at); break;
-    case DType::bf16: std::transform(row, row + D, static_cast<uint16_t*>(pages.data) + at, float_to_bf16); break;
-    case DType::f16: std::transform(row, row + D, static_cast<uint16_t*>(pages.data) + at, float_to_f16); break;
+    case DType::f32: std::copy_n(row, D, floats); break;
+    case DType::bf16: std::transform(row, row + D, halves, [](float x) { return float_to_bf16(x); }); break;
+    case DType::f16: std::transform(row, row + D, halves, [](float x) { return float_to_f16(x); }); break;
   }
 }
 
@@ -227,19 +227,18 @@ void store_row(const float* row, int64_t D, const View<4>& pages, int64_t at) {
 
 void kv_append(const KvAppendArgs& args, Stream& stream) {
   check(args);
+  const Rows& rows = args.rows;
   const KvPages& kv = args.kv;
   const int64_t Hkv = args.k.shape[1], D = args.k.shape[2], page_rows = kv.k.shape[2];
-  const auto append = [&](int32_t b, int64_t token) {
-    const int64_t p = args.rows.first[b] + token - args.rows.start[b];
-    const int32_t page = kv.table[args.rows.seat[b] * kv.table_stride + p / page_rows];
+  pool_of(stream).parallel_for(rows.tokens(), [&](int64_t token) {
+    const int64_t b = std::upper_bound(rows.start, rows.start + rows.count + 1, token) - rows.start - 1;
+    if (rows.seat[b] < 0) return;
+    const int64_t p = rows.first[b] + token - rows.start[b];
+    const int32_t page = kv.table[rows.seat[b] * kv.table_stride + p / page_rows];
     for (int64_t h = 0; h < Hkv; h++) {
       store_row(args.k.f32(token, h), D, kv.k, kv.k.offset(page, h, p % page_rows));
       store_row(args.v.f32(token, h), D, kv.v, kv.v.offset(page, h, p % page_rows));
     }
-  };
-  pool_of(stream).parallel_for(args.rows.count, [&](int64_t b) {
-    if (args.rows.seat[b] < 0) return;
-    for (int64_t t = args.rows.start[b]; t < args.rows.start[b + 1]; t++) append(static_cast<int32_t>(b), t);
   });
 }
 
@@ -252,6 +251,7 @@ void attention(const AttentionArgs& args, Stream& stream) {
   }
   ThreadPool& pool = pool_of(stream);
   const std::vector<QueryTile> tiles = plan_tiles(args);
+  if (tiles.empty()) return;
   const int64_t dim = HWY_DYNAMIC_DISPATCH(PaddedDim)(args.q.shape[2]);
   const bool enough = static_cast<int64_t>(tiles.size()) >= 2 * pool.size();
   (enough ? run_tiles : run_splits)(args, tiles, dim, pool);

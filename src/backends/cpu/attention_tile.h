@@ -17,6 +17,8 @@ constexpr int64_t kSplit = 1024;        // positions of one partial result
 constexpr int64_t kRegisterQueries = 4;  // queries computed together in registers
 constexpr int64_t kTileQueries = 32;    // queries that share a converted block of keys and values
 
+constexpr int64_t kRowGap = 16;  // floats between the rows of a copied block, so that columns do not share cache sets
+
 // Query m is head m % group of the group, of token m / group of the tile. So positions ascend with m.
 struct QueryTile {
   int32_t row;
@@ -30,6 +32,8 @@ struct QueryTile {
   int64_t position(int64_t m) const { return first_position + (m < queries() ? m / group : tokens - 1); }
   int64_t end() const { return first_position + tokens; }
   int64_t splits() const { return (end() + kSplit - 1) / kSplit; }
+  // Floats of scratch for one split: the scaled queries, and a block of keys and values in float.
+  int64_t scratch_size(int64_t dim) const { return padded_queries() * dim + 2 * kBlock * (dim + kRowGap); }
 };
 
 // Unfinished softmax of a tile's padded queries: sum of e^(score - max) and of e^(score - max) v.

@@ -3,9 +3,9 @@
 // Order of the reduction, the same in every path (L = lanes of a vector):
 //   1. k is cut into chunks of kChunk. A chunk's product x[m] . w[n] has one vector accumulator.
 //   2. A chunk is walked in steps of 2L, two fused multiply-adds each. Lane l of a step takes k = 2l, then 2l+1 when w
-//      is bf16 (its two halves fall out of a 32-bit word by a shift and a mask), otherwise k = l, then L+l. Past the end
+//      is bf16 (a 32-bit word holds the two: a shift and a mask part them), otherwise k = l, then L+l. Behind the end
 //      of K both factors are zeros.
-//   3. Sum4 adds the lanes; the chunks' sums are added in ascending order of k, in f32.
+//   3. AddSums adds the lanes; the sums of the chunks are added in ascending order of k, in f32.
 // Nothing here depends on M, N, the tile or the thread.
 #if defined(DELTARING_CPU_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARING_CPU_LINEAR_INL_H_
@@ -27,13 +27,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F = hn::ScalableTag<float>;
 using Vec = hn::Vec<F>;
-constexpr int kLanes = hn::MaxLanes(F());
-constexpr int kStep = 2 * kLanes;  // elements of k per step
+constexpr int64_t kLanes = hn::MaxLanes(F());
+constexpr int64_t kStep = 2 * kLanes;  // elements of k per step
 
 #if HWY_TARGET == HWY_SCALAR
 HWY_INLINE Vec EvenBf16(const uint16_t* w) { return hn::Set(F(), bf16_to_float(w[0])); }
 HWY_INLINE Vec OddBf16(const uint16_t* w) { return hn::Set(F(), bf16_to_float(w[1])); }
-HWY_INLINE void LoadEvenOdd(const float* x, Vec& even, Vec& odd) { even = hn::LoadU(F(), x), odd = hn::LoadU(F(), x + 1); }
+HWY_INLINE void LoadEvenOdd(const float* x, Vec& even, Vec& odd) {
+  even = hn::LoadU(F(), x);
+  odd = hn::LoadU(F(), x + 1);
+}
 HWY_INLINE void AddSums(Vec a, Vec b, Vec c, Vec e, float* sums) {
   sums[0] += hn::GetLane(a), sums[1] += hn::GetLane(b), sums[2] += hn::GetLane(c), sums[3] += hn::GetLane(e);
 }
@@ -48,9 +51,9 @@ HWY_INLINE Vec OddBf16(const uint16_t* w) {
 }
 HWY_INLINE void LoadEvenOdd(const float* x, Vec& even, Vec& odd) { hn::LoadInterleaved2(F(), x, even, odd); }
 
-// Blocks of 128 bits added, upper ones onto lower ones.
+// The upper half added onto the lower one until a block of 128 bits is left.
 template <class D>
-HWY_INLINE hn::Vec<hn::Full128<float>> AddBlocks(D, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<hn::Full128<float> > AddBlocks(D, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) == 4) {
     return v;
   } else {
@@ -65,19 +68,23 @@ HWY_INLINE void AddSums(Vec a, Vec b, Vec c, Vec e, float* sums) {
   const hn::Repartition<uint64_t, F> pairs;
   const auto ab = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
   const auto ce = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-  const Vec abce = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, ab, ce)),
-                           hn::BitCast(d, hn::InterleaveUpper(pairs, ab, ce)));
+  const Vec abce =
+      hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(pairs, ab, ce)));
   const hn::Full128<float> four;
-  hn::Store(hn::Add(hn::Load(four, sums), AddBlocks(d, abce)), four, sums);
+  hn::StoreU(hn::Add(hn::LoadU(four, sums), AddBlocks(d, abce)), four, sums);
 }
 #endif
 
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-HWY_INLINE Vec Held(Vec v) { asm("" : "+x"(v.raw)); return v; }
-#else
-HWY_INLINE Vec Held(Vec v) { return v; }
+// Keeps a loaded vector in a register: GCC would fold the load into each multiply-add that uses it, and loads are what
+// this kernel runs out of first.
+HWY_INLINE Vec Held(Vec v) {
+#if HWY_COMPILER_GCC_ACTUAL && HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+  asm("" : "+v"(v.raw));
 #endif
-// How one step's weights become two vectors of f32.
+  return v;
+}
+
+// How the weights of one step become two vectors of f32.
 struct F32Weights {
   using T = float;
   static HWY_INLINE Vec first(const T* w) { return hn::LoadU(F(), w); }
@@ -91,51 +98,65 @@ struct Bf16Weights {
 };
 
 struct F16Weights {
-  using T = uint16_t;
-  using Half = hn::Rebind<hwy::float16_t, F>;
-  static HWY_INLINE Vec half(const T* w) {
-    return hn::PromoteTo(F(), hn::LoadU(Half(), reinterpret_cast<const hwy::float16_t*>(w)));
-  }
-  static HWY_INLINE Vec first(const T* w) { return half(w); }
-  static HWY_INLINE Vec second(const T* w) { return half(w + kLanes); }
+  using T = hwy::float16_t;
+  static HWY_INLINE Vec first(const T* w) { return hn::PromoteTo(F(), hn::LoadU(hn::Rebind<T, F>(), w)); }
+  static HWY_INLINE Vec second(const T* w) { return first(w + kLanes); }
 };
 
-// One row of x in the order of the steps, zeros behind its end: [chunk][M][kChunk].
-inline void PackRow(const Product& p, int64_t m) {
+// step(in, k) for every step of a chunk, k its offset. The last one reads a copy with zeros behind `length`.
+template <class T, class Step>
+HWY_INLINE void ForSteps(const T* in, int64_t length, const Step& step) {
+  int64_t k = 0;
+  for (; k + kStep <= length; k += kStep) step(in + k, k);
+  if (k == length) return;
+  HWY_ALIGN T tail[kStep] = {};
+  std::memcpy(tail, in + k, (length - k) * sizeof(T));
+  step(tail, k);
+}
+
+// Rows [m0, m0 + p.rows) of x in the order of the steps.
+inline void PackRows(const Product& p, int64_t m0) {
   const F d;
-  const float* x = p.args.x.f32(m);
-  for (int64_t k0 = 0; k0 < p.K; k0 += kChunk) {
-    float* out = p.packed(k0, m);
-    const int64_t length = std::min<int64_t>(kChunk, p.K - k0);
-    for (int64_t k = 0; k < length; k += kStep) {
-      alignas(64) float tail[kStep] = {};
-      const float* in = x + k0 + k;
-      if (k + kStep > length) in = static_cast<float*>(std::memcpy(tail, in, (length - k) * sizeof(float)));
-      Vec a = hn::LoadU(d, in), b = hn::LoadU(d, in + kLanes);
-      if (p.args.w.dtype == DType::bf16) LoadEvenOdd(in, a, b);
-      hn::Store(a, d, out + k);
-      hn::Store(b, d, out + k + kLanes);
+  const bool pairs = p.args.w.dtype == DType::bf16;
+  for (int64_t m = m0; m < std::min(p.M, m0 + p.rows); m++) {
+    for (int64_t k0 = 0; k0 < p.K; k0 += kChunk) {
+      float* out = p.packed(k0, m);
+      ForSteps(p.args.x.f32(m, k0), std::min(kChunk, p.K - k0), [&](const float* in, int64_t k) HWY_ATTR {
+        Vec first = hn::LoadU(d, in), second = hn::LoadU(d, in + kLanes);
+        if (pairs) LoadEvenOdd(in, first, second);
+        hn::Store(first, d, out + k);
+        hn::Store(second, d, out + k + kLanes);
+      });
     }
   }
 }
 
-// sums[n][m] += x[m] . w[n] over one chunk, m < MR <= 4, n < NR. Rows of x lie kChunk apart, those of sums `pitch`.
-// `next` is where the same columns of the next tile lie, or 0: fetched ahead, since hardware sees only short runs.
+// A tile has up to kTileRows rows and, where they are few, more columns: 8 to 12 accumulators hide the latency of a
+// multiply-add and leave registers for the factors. All counts of columns divide kGroup.
+constexpr int64_t kTileRows = 5;
+constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64;
+template <int MR>
+constexpr int kTileCols = kManyRegisters || MR <= 2 ? 4
+                          : MR == 3                 ? 3
+                                                    : 2;
+
+// sums[n, m] += x[m] . w[n] over one chunk, m < MR, n < NR. Rows of x lie kChunk apart, those of sums `pitch`; up to
+// three sums behind those of the tile get a zero added. w + ahead is fetched into the cache.
 template <class Weights, int MR, int NR, class T = typename Weights::T>
-HWY_INLINE void Tile(const float* x, const T* w, int64_t w_stride, int64_t length, int64_t next, float* sums,
+HWY_INLINE void Tile(const float* x, const T* w, int64_t stride, int64_t length, int64_t ahead, float* sums,
                      int64_t pitch) {
   const F d;
   Vec acc[NR][MR];
   for (int n = 0; n < NR; n++)
     for (int m = 0; m < MR; m++) acc[n][m] = hn::Zero(d);
-  const auto step = [&](const float* x, const T* w, int64_t w_stride) HWY_ATTR {
+  const auto step = [&](const float* x, const T* w, int64_t stride) HWY_ATTR {
     Vec v[NR];
-    for (int n = 0; n < NR; n++) v[n] = Held(Weights::first(w + n * w_stride));
+    for (int n = 0; n < NR; n++) v[n] = Held(Weights::first(w + n * stride));
     for (int m = 0; m < MR; m++) {
       const Vec xm = Held(hn::Load(d, x + m * kChunk));
       for (int n = 0; n < NR; n++) acc[n][m] = hn::MulAdd(xm, v[n], acc[n][m]);
     }
-    for (int n = 0; n < NR; n++) v[n] = Held(Weights::second(w + n * w_stride));
+    for (int n = 0; n < NR; n++) v[n] = Held(Weights::second(w + n * stride));
     for (int m = 0; m < MR; m++) {
       const Vec xm = Held(hn::Load(d, x + m * kChunk + kLanes));
       for (int n = 0; n < NR; n++) acc[n][m] = hn::MulAdd(xm, v[n], acc[n][m]);
@@ -143,125 +164,145 @@ HWY_INLINE void Tile(const float* x, const T* w, int64_t w_stride, int64_t lengt
   };
   int64_t k = 0;
   for (; k + kStep <= length; k += kStep) {
-    if (next)
-      for (int n = 0; n < NR; n++) hwy::Prefetch(w + n * w_stride + next + k);
-    step(x + k, w + k, w_stride);
+    if (ahead)
+      for (int n = 0; n < NR; n++) hwy::Prefetch(w + n * stride + k + ahead);
+    step(x + k, w + k, stride);
   }
   if (k < length) {
-    alignas(64) T tail[NR * kStep] = {};
-    for (int n = 0; n < NR; n++) std::memcpy(tail + n * kStep, w + n * w_stride + k, (length - k) * sizeof(T));
+    HWY_ALIGN T tail[NR * kStep] = {};
+    for (int n = 0; n < NR; n++) std::memcpy(tail + n * kStep, w + n * stride + k, (length - k) * sizeof(T));
     step(x + k, tail, kStep);
   }
   for (int n = 0; n < NR; n++) {
-    AddSums(acc[n][0], acc[n][MR > 1 ? 1 : 0], acc[n][MR > 2 ? 2 : 0], acc[n][MR > 3 ? 3 : 0], sums + n * pitch);
+    for (int m = 0; m < MR; m += 4) {
+      const auto at = [&](int i) HWY_ATTR { return m + i < MR ? acc[n][std::min(m + i, MR - 1)] : hn::Zero(d); };
+      AddSums(at(0), at(1), at(2), at(3), sums + n * pitch + m);
+    }
   }
 }
 
-// The same for any number of rows and columns of one chunk.
-template <class Weights, int NR, class T = typename Weights::T>
-HWY_INLINE void Columns(const float* x, int64_t rows, const T* w, int64_t w_stride, int64_t length, int64_t next,
+// MR rows of x times any number of columns, over one chunk.
+template <class Weights, int MR, class T = typename Weights::T>
+HWY_INLINE void TileRow(const float* x, const T* w, int64_t stride, int64_t cols, int64_t length, int64_t ahead,
                         float* sums, int64_t pitch) {
-  for (int64_t m = 0; m < rows; m += 4) {
+  constexpr int NR = kTileCols<MR>;
+  int64_t n = 0;
+  for (; n + NR <= cols; n += NR)
+    Tile<Weights, MR, NR>(x, w + n * stride, stride, length, ahead, sums + n * pitch, pitch);
+  for (; n < cols; n++) Tile<Weights, MR, 1>(x, w + n * stride, stride, length, ahead, sums + n * pitch, pitch);
+}
+
+// Any number of rows and columns, over one chunk. The rows are spread evenly over tiles.
+template <class Weights, class T = typename Weights::T>
+void Chunk(const float* x, int64_t rows, const T* w, int64_t stride, int64_t cols, int64_t length, int64_t ahead,
+           float* sums, int64_t pitch) {
+  int64_t tiles = (rows + kTileRows - 1) / kTileRows, mr;
+  for (int64_t m = 0; m < rows; m += mr, tiles--) {
+    mr = (rows - m + tiles - 1) / tiles;
     const float* xm = x + m * kChunk;
-    if (m) next = 0;
-    switch (std::min<int64_t>(4, rows - m)) {
-      case 1: Tile<Weights, 1, NR>(xm, w, w_stride, length, next, sums + m, pitch); break;
-      case 2: Tile<Weights, 2, NR>(xm, w, w_stride, length, next, sums + m, pitch); break;
-      case 3: Tile<Weights, 3, NR>(xm, w, w_stride, length, next, sums + m, pitch); break;
-      default: Tile<Weights, 4, NR>(xm, w, w_stride, length, next, sums + m, pitch);
+    const int64_t fetch = m == 0 ? ahead : 0;  // once is enough
+    switch (mr) {
+      case 1:
+        TileRow<Weights, 1>(xm, w, stride, cols, length, fetch, sums + m, pitch);
+        break;
+      case 2:
+        TileRow<Weights, 2>(xm, w, stride, cols, length, fetch, sums + m, pitch);
+        break;
+      case 3:
+        TileRow<Weights, 3>(xm, w, stride, cols, length, fetch, sums + m, pitch);
+        break;
+      case 4:
+        TileRow<Weights, 4>(xm, w, stride, cols, length, fetch, sums + m, pitch);
+        break;
+      default:
+        TileRow<Weights, 5>(xm, w, stride, cols, length, fetch, sums + m, pitch);
     }
   }
 }
 
-constexpr int kNR = 3;
-
+// A task: rows [m0, m0 + rows) of x, w from row n0 on.
 template <class Weights>
-HWY_NOINLINE void FewRows(const Product& p, int64_t m0, int64_t rows, int64_t n0, int64_t cols, float* sums,
-                          int64_t pitch) {
+struct Block {
   using T = typename Weights::T;
-  const int64_t stride = p.args.w.stride[0];
-  const int64_t panel = std::max<int64_t>(1, 8 / rows) * kChunk;
-  for (int64_t p0 = 0; p0 < p.K; p0 += panel) {
-    const int64_t p1 = std::min(p.K, p0 + panel);
-    int64_t n = 0;
-    for (; n + kNR <= cols; n += kNR) {
-      for (int64_t k0 = p0; k0 < p1; k0 += kChunk) {
-        const T* w = static_cast<const T*>(p.args.w.data) + (n0 + n) * stride + k0;
-        Columns<Weights, kNR>(p.packed(k0, m0), rows, w, stride, std::min<int64_t>(kChunk, p.K - k0),
-                                 kNR * stride, sums + n * pitch, pitch);
-      }
-    }
-    for (; n < cols; n++) {
-      for (int64_t k0 = p0; k0 < p1; k0 += kChunk) {
-        const T* w = static_cast<const T*>(p.args.w.data) + (n0 + n) * stride + k0;
-        Columns<Weights, 1>(p.packed(k0, m0), rows, w, stride, std::min<int64_t>(kChunk, p.K - k0), stride,
-                               sums + n * pitch, pitch);
+
+  Block(const Product& p, int64_t m0, int64_t n0)
+      : p(p),
+        m0(m0),
+        n0(n0),
+        rows(std::min(p.rows, p.M - m0)),
+        cols(std::min(kMaxCols, p.N - n0)),
+        pitch(rows + 3),
+        stride(p.args.w.stride[0]),
+        w(static_cast<const T*>(p.args.w.data) + n0 * stride) {
+    std::fill_n(sums, cols * pitch, 0.0f);
+  }
+
+  // Decode: weights are converted in flight, as they stream in from memory.
+  void MultiplyFewRows() {
+    const int64_t panel = std::max<int64_t>(1, kCachedRows / rows) * kChunk;
+    for (int64_t p0 = 0; p0 < p.K; p0 += panel) {
+      for (int64_t n = 0; n < cols; n += kGroup) {
+        for (int64_t k0 = p0; k0 < std::min(p.K, p0 + panel); k0 += kChunk) {
+          Chunk<Weights>(p.packed(k0, m0), rows, w + n * stride + k0, stride, std::min(kGroup, cols - n),
+                         std::min(kChunk, p.K - k0), kGroup * stride, sums + n * pitch, pitch);
+        }
       }
     }
   }
-}
+
+  // Prefill: a panel of weights is converted once for all rows.
+  void MultiplyManyRows() {
+    alignas(64) float panel[kMaxCols * kChunk];
+    for (int64_t k0 = 0; k0 < p.K; k0 += kChunk) {
+      const int64_t length = std::min(kChunk, p.K - k0);
+      for (int64_t n = 0; n < cols; n++) {
+        float* out = panel + n * kChunk;
+        ForSteps(w + n * stride + k0, length, [out](const T* in, int64_t k) HWY_ATTR {
+          hn::Store(Weights::first(in), F(), out + k);
+          hn::Store(Weights::second(in), F(), out + k + kLanes);
+        });
+      }
+      const int64_t padded = (length + kStep - 1) / kStep * kStep;
+      Chunk<F32Weights>(p.packed(k0, m0), rows, panel, kChunk, cols, padded, 0, sums, pitch);
+    }
+  }
+
+  void Write() const {
+    for (int64_t m = 0; m < rows; m++) {
+      float* out = p.args.out.f32(m0 + m, n0);
+      for (int64_t n = 0; n < cols; n++) {
+        const float sum = sums[n * pitch + m];
+        out[n] = p.args.accumulate ? out[n] + sum : sum;
+      }
+    }
+  }
+
+  const Product& p;
+  const int64_t m0, n0, rows, cols, pitch, stride;
+  const T* w;                             // row n0
+  float sums[kMaxCols * (kMaxRows + 3)];  // [cols, pitch], a column's rows side by side
+};
 
 template <class Weights>
-HWY_NOINLINE void ManyRows(const Product& p, int64_t m0, int64_t rows, int64_t n0, int64_t cols, float* sums,
-                           int64_t pitch) {
-  using T = typename Weights::T;
-  const F d;
-  const int64_t stride = p.args.w.stride[0];
-  alignas(64) float panel[kCols * kChunk];
-  for (int64_t k0 = 0; k0 < p.K; k0 += kChunk) {
-    const int64_t length = std::min<int64_t>(kChunk, p.K - k0);
-    for (int64_t n = 0; n < cols; n++) {
-      const T* w = static_cast<const T*>(p.args.w.data) + (n0 + n) * stride + k0;
-      const auto step=[&](const T*in,int64_t k) HWY_ATTR {
-        hn::Store(Weights::first(in), d, panel + n * kChunk + k);
-        hn::Store(Weights::second(in), d, panel + n * kChunk + k + kLanes);
-      };
-      int64_t k = 0;
-      for (; k+kStep <= length; k += kStep) step(w+k,k);
-      if (k < length) {
-        alignas(64) T tail[kStep] = {};
-        std::memcpy(tail, w+k, (length - k) * sizeof(T));
-        step(tail,k);
-      }
-    }
-    const int64_t padded = (length + kStep - 1) / kStep * kStep;
-    for (int64_t m = 0; m < rows; m += 4) {
-      int64_t n = 0;
-      const int64_t mr = std::min<int64_t>(4, rows - m);
-      for (; n + kNR <= cols; n += kNR) {
-        Columns<F32Weights, kNR>(p.packed(k0, m0 + m), mr, panel + n * kChunk, kChunk, padded, 0, sums + n * pitch + m,
-                                 pitch);
-      }
-      for (; n < cols; n++) {
-        Columns<F32Weights, 1>(p.packed(k0, m0 + m), mr, panel + n * kChunk, kChunk, padded, 0, sums + n * pitch + m,
-                               pitch);
-      }
-    }
+void Multiply(const Product& p, int64_t m0, int64_t n0) {
+  Block<Weights> block(p, m0, n0);
+  if (block.rows <= kFewRows) {
+    block.MultiplyFewRows();
+  } else {
+    block.MultiplyManyRows();
   }
+  block.Write();
 }
 
-#ifndef FEW
-#define FEW 8
-#endif
-template <class Weights>
-void Block(const Product& p, int64_t m0, int64_t n0) {
-  const int64_t rows = std::min(kRows, p.M - m0), cols = std::min(kCols, p.N - n0);
-  const int64_t pitch = (rows + 3) / 4 * 4;
-  alignas(64) float sums[kCols * kRows];
-  std::fill_n(sums, cols * pitch, 0.0f);
-  if (rows <= FEW) FewRows<Weights>(p, m0, rows, n0, cols, sums, pitch);
-  else ManyRows<Weights>(p, m0, rows, n0, cols, sums, pitch);
-  for (int64_t m = 0; m < rows; m++) {
-    float* out = p.args.out.f32(m0 + m, n0);
-    for (int64_t n = 0; n < cols; n++) out[n] = p.args.accumulate ? out[n] + sums[n * pitch + m] : sums[n * pitch + m];
-  }
-}
-
+// out[m, n] for m in [m0, m0 + p.rows), n in [n0, n0 + kMaxCols), as far as they exist.
 inline void MultiplyBlock(const Product& p, int64_t m0, int64_t n0) {
   switch (p.args.w.dtype) {
-    case DType::f32: return Block<F32Weights>(p, m0, n0);
-    case DType::bf16: return Block<Bf16Weights>(p, m0, n0);
-    case DType::f16: return Block<F16Weights>(p, m0, n0);
+    case DType::f32:
+      return Multiply<F32Weights>(p, m0, n0);
+    case DType::bf16:
+      return Multiply<Bf16Weights>(p, m0, n0);
+    case DType::f16:
+      return Multiply<F16Weights>(p, m0, n0);
   }
 }
 
