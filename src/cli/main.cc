@@ -60,12 +60,12 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
     return app.exit(request);
-  } catch (const CLI::ExtrasError&) {
-    const std::string typed = app.remaining(true).front();
+  } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> unknown = app.remaining(true);
+    if (unknown.empty()) return refuse(fmt::format("{}; --help shows the possible values", error.what()));
+    const std::string& typed = unknown.front();
     return refuse(fmt::format("'{}' is not known here; did you mean {}? --help lists what is possible", typed,
                               nearest(app, typed)));
-  } catch (const CLI::ParseError& error) {
-    return refuse(fmt::format("{}; --help shows the possible values", error.what()));
   } catch (const deltaring::Error& error) {
     return refuse(error.what());
   } catch (const std::bad_alloc&) {

@@ -134,7 +134,7 @@ inline void PackRows(const Product& p, int64_t m0) {
 // A tile has up to kTileRows rows and, where they are few, more columns: 8 to 12 accumulators hide the latency of a
 // multiply-add and leave registers for the factors. All counts of columns divide kGroup.
 constexpr int64_t kTileRows = 5;
-constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64;
+constexpr bool kManyRegisters = HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64;  // 32 instead of 16
 template <int MR>
 constexpr int kTileCols = kManyRegisters || MR <= 2 ? 4
                           : MR == 3                 ? 3

@@ -1,0 +1,174 @@
+// The decode step of a random-weight model of Qwen3.5-0.8B's shape in bf16: bytes and operations over the floor that
+// the same run measures on this machine (bench/roofline.h).
+#include <benchmark/benchmark.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "backends/tables.h"
+#include "model/random_weights.h"
+#include "roofline.h"
+#include "spec/step.h"
+
+namespace {
+
+using namespace deltaring;
+
+ModelConfig config_0_8b() {
+  ModelConfig c;
+  c.model_type = "qwen3_5_text";
+  c.hidden_size = 1024, c.intermediate_size = 3584, c.vocab_size = 248320, c.num_hidden_layers = 24;
+  for (int i = 0; i < 24; i++) c.layer_types.push_back(i % 4 == 3 ? LayerKind::full_attention : LayerKind::gdn);
+  c.num_attention_heads = 8, c.num_key_value_heads = 2, c.head_dim = 256, c.rotary_dim = 64, c.rope_theta = 1e7;
+  c.linear_num_key_heads = 16, c.linear_num_value_heads = 16, c.linear_key_head_dim = 128,
+  c.linear_value_head_dim = 128;
+  c.linear_conv_kernel_dim = 4, c.max_position_embeddings = 4096, c.tie_word_embeddings = true,
+  c.mtp_num_hidden_layers = 0;
+  return c;
+}
+
+// Drafts that are never right: every step verifies T rows and keeps one, so that steps of one kind can be repeated.
+class WrongDrafter final : public Drafter {
+ public:
+  const char* name() const override { return "wrong"; }
+  void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override {
+    for (size_t b = 0; b < requests.size(); b++) proposals[b].tokens.assign(requests[b].drafts, 0);
+  }
+};
+
+class Model {
+ public:
+  Model()
+      : ops_(backend("cpu")),
+        stream_(ops_.make_stream(0)),
+        model_(bind_weights(config_0_8b(), std::make_shared<RandomWeights>(config_0_8b(), DType::bf16, 1)), ops_,
+               *stream_, kChunk) {}
+
+  static constexpr int64_t kChunk = 512, kMaxT = 16;
+
+  // Seconds of one verify step of T tokens behind a context of `context` tokens: median of `steps`.
+  double step_seconds(int64_t T, int64_t context, int steps) {
+    StatePool pool(model_.state_shape(), pool_options(context + steps * 2 + kMaxT));
+    WrongDrafter drafter;
+    SpecStepper stepper(model_, pool, &drafter, kChunk, config_0_8b().vocab_size);
+    Sequence s = prompt(pool, context);
+    stepper.prefill(s);
+    std::vector<double> times;
+    Sequence* const row = &s;
+    for (int i = 0; i < steps; i++) {
+      s.max_drafts = static_cast<int32_t>(T - 1);
+      const auto start = std::chrono::steady_clock::now();
+      stepper.step({&row, 1});
+      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    std::nth_element(times.begin(), times.begin() + steps / 2, times.end());
+    return times[steps / 2];
+  }
+
+  double prefill_seconds(int64_t tokens) {
+    StatePool pool(model_.state_shape(), pool_options(tokens + kMaxT));
+    SpecStepper stepper(model_, pool, nullptr, kChunk, config_0_8b().vocab_size);
+    Sequence s = prompt(pool, tokens);
+    const auto start = std::chrono::steady_clock::now();
+    stepper.prefill(s);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  // Bytes a step of one row must move: every matrix once, the checkpoint, records and KV it reads.
+  double step_bytes(int64_t context) const {
+    const StatePlan plan = plan_state(model_.state_shape(), pool_options(context));
+    return static_cast<double>(matrix_elements() * 2 + plan.checkpoint_per_seat + plan.records_per_seat +
+                               context * plan.kv_per_page / 64);
+  }
+
+  // Multiply-adds count two; the recurrence and attention add what the shapes say.
+  double prefill_flops(int64_t tokens) const {
+    const ModelConfig c = config_0_8b();
+    const double head = static_cast<double>(c.vocab_size * c.hidden_size);
+    const double gdn = 18.0 * 16 * 128 * 128 * 8, attention = 6.0 * 8 * 256 * 2 * static_cast<double>(tokens);
+    return 2 * (static_cast<double>(matrix_elements()) - head) * static_cast<double>(tokens) + 2 * head +
+           (gdn + attention) * static_cast<double>(tokens);
+  }
+
+ private:
+  static StateOptions pool_options(int64_t tokens) {
+    return {.seats = 1,
+            .kv_tokens = tokens,
+            .ring = {.T = kMaxT, .F = 8, .R = default_ring_rows(kMaxT, 8, FoldPolicy::grid)}};
+  }
+
+  static Sequence prompt(StatePool& pool, int64_t tokens) {
+    Sequence s{.seat = pool.allocate()};
+    for (int64_t i = 0; i < tokens; i++) s.tokens.push_back(static_cast<int32_t>(i * 7919 % 248000));
+    pool.reserve(s.seat, pool.options().kv_tokens);
+    return s;
+  }
+
+  static int64_t matrix_elements() {
+    int64_t sum = 0;
+    for (const TensorSpec& spec : expected_tensors(config_0_8b())) {
+      if (spec.is_matrix) sum += spec.shape[0] * spec.shape[1];
+    }
+    return sum;
+  }
+
+  const OpTable& ops_;
+  std::unique_ptr<Stream> stream_;
+  HybridModel model_;
+};
+
+Model& model() {
+  static Model instance;
+  return instance;
+}
+
+void decode(benchmark::State& state) {
+  const int64_t T = state.range(0), context = state.range(1);
+  double seconds = 0, plain = 0;
+  for (auto _ : state) {
+    plain = model().step_seconds(1, context, 15);
+    seconds = T == 1 ? plain : model().step_seconds(T, context, 15);
+    state.SetIterationTime(seconds);
+  }
+  const double bytes = model().step_bytes(context), bandwidth = read_bandwidth();
+  state.counters["ms"] = seconds * 1e3;
+  state.counters["GB"] = bytes / 1e9;
+  state.counters["GB/s"] = bytes / seconds / 1e9;
+  state.counters["read_limit_GB/s"] = bandwidth / 1e9;
+  state.counters["share_of_limit"] = bytes / seconds / bandwidth;
+  state.counters["times_T=1"] = seconds / plain;
+}
+
+void prefill(benchmark::State& state) {
+  const int64_t tokens = state.range(0);
+  double seconds = 1e30;
+  for (auto _ : state) {
+    for (int i = 0; i < 3; i++) seconds = std::min(seconds, model().prefill_seconds(tokens));
+    state.SetIterationTime(seconds);
+  }
+  const double rate = model().prefill_flops(tokens) / seconds, limit = gemm_rate();
+  state.counters["tok/s"] = static_cast<double>(tokens) / seconds;
+  state.counters["GFLOP/s"] = rate / 1e9;
+  state.counters["gemm_limit_GFLOP/s"] = limit / 1e9;
+  state.counters["share_of_limit"] = rate / limit;
+}
+
+BENCHMARK(decode)
+    ->ArgNames({"T", "context"})
+    ->Args({1, 64})
+    ->Args({2, 64})
+    ->Args({4, 64})
+    ->Args({8, 64})
+    ->Args({16, 64})
+    ->Args({1, 2048})
+    ->Args({8, 2048})
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(prefill)->ArgName("tokens")->Arg(512)->Arg(1024)->Iterations(1)->UseManualTime()->Unit(
+    benchmark::kMillisecond);
+
+}  // namespace
+
+BENCHMARK_MAIN();

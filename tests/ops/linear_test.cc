@@ -1,0 +1,344 @@
+#include "ops/linear.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "backends/tables.h"
+#include "base/error.h"
+#include "ops/tensor.h"
+
+namespace deltaring {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kEps;
+using testing::same_bits;
+using testing::Tensor;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
+
+struct Case {
+  Case(DType dtype, int64_t M, int64_t N, int64_t K, int64_t gap)
+      : x(DType::f32, {M, K}, gap), w(dtype, {N, K}, gap), out(DType::f32, {M, N}, gap) {
+    std::mt19937 random(static_cast<uint32_t>(M * 10007 + N * 101 + K));
+    x.fill(random);
+    w.fill(random);
+  }
+  LinearArgs args(bool accumulate = false) const {
+    return {.x = x.view(), .w = w.view(), .out = out.view(), .accumulate = accumulate};
+  }
+
+  // Every element against a sum in double. A sum of K products in f32, cut into vectors and chunks, errs by a small
+  // multiple of log2 K roundings of sum |x||w|; the last rounding and the addition to out add one each.
+  void expect_near(const Tensor<2>& before, bool accumulate) const {
+    for (int64_t m = 0; m < out.view().shape[0]; m++) {
+      for (int64_t n = 0; n < out.view().shape[1]; n++) {
+        const int64_t K = x.view().shape[1];
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < K; k++) sum += x(m, k) * w(n, k), magnitude += std::fabs(x(m, k) * w(n, k));
+        const double want = accumulate ? before(m, n) + sum : sum;
+        const double tolerance = kEps * ((std::log2(K) + 2) * magnitude + std::fabs(want));
+        ASSERT_LE(std::fabs(out(m, n) - want), tolerance) << "out[" << m << ", " << n << "]";
+      }
+    }
+  }
+
+  Tensor<2> x, w, out;
+};
+
+TEST(Linear, AgreesWithDoubleForOddShapesAndStrides) {
+  constexpr int64_t kK[] = {1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 257, 511, 512, 513, 1040, 1543};
+  int64_t turn = 0;
+  for (const OpTable* backend : backends()) {
+    const auto stream = backend->make_stream(2);
+    for (DType dtype : kTypes) {
+      for (int64_t M : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22, 65}) {
+        for (int64_t N : {1, 2, 3, 5, 7, 12, 13, 23, 33, 49}) {
+          const int64_t K = kK[turn % std::size(kK)], gap = turn % 3;
+          const bool accumulate = turn % 2;
+          SCOPED_TRACE(fmt::format("{} {} M={} N={} K={} gap={}", backend->name, name_of(dtype), M, N, K, gap));
+          turn++;
+          Case c(dtype, M, N, K, gap);
+          std::mt19937 random(1);
+          if (accumulate) c.out.fill(random, -3, 3);
+          const Tensor<2> before = c.out;
+          backend->linear(c.args(accumulate), *stream);
+          c.expect_near(before, accumulate);
+          ASSERT_TRUE(c.out.gaps_untouched());
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// Rows one at a time, any block of them, any block of columns, any number of threads: the same bits.
+TEST(Linear, IsRowInvariant) {
+  constexpr int64_t N = 61, K = 1100;
+  for (const OpTable* backend : backends()) {
+    for (DType dtype : kTypes) {
+      SCOPED_TRACE(fmt::format("{} {}", backend->name, name_of(dtype)));
+      constexpr int64_t M = 131;
+      Case whole(dtype, M, N, K, 0);
+      const auto stream = backend->make_stream(2);
+      backend->linear(whole.args(), *stream);
+      for (int threads : {1, 3}) {
+        Case other(dtype, M, N, K, 5);
+        const auto pool = backend->make_stream(threads);
+        backend->linear(other.args(), *pool);
+        for (int64_t m = 0; m < M; m++) {
+          ASSERT_TRUE(same_bits(whole.out.view().f32(m), other.out.view().f32(m), N)) << m << " threads " << threads;
+        }
+      }
+      for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 20, 21, 64, 65}) {
+        for (int64_t cols : {N, int64_t{1}, int64_t{14}}) {
+          const int64_t m = M - rows, n = N - cols;
+          Tensor<2> part(DType::f32, {rows, cols});
+          backend->linear({.x = whole.x.view().rows(m, rows), .w = whole.w.view().rows(n, cols), .out = part.view()},
+                          *stream);
+          for (int64_t i = 0; i < rows; i++) {
+            ASSERT_TRUE(same_bits(whole.out.view().f32(m + i, n), part.view().f32(i), cols))
+                << rows << " rows, " << cols << " columns, row " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Linear, NonFiniteValuesStayInTheirRowAndColumn) {
+  for (const OpTable* backend : backends()) {
+    const auto stream = backend->make_stream(2);
+    for (DType dtype : kTypes) {
+      for (int64_t M : {8, 30}) {
+        SCOPED_TRACE(fmt::format("{} {} M={}", backend->name, name_of(dtype), M));
+        Case clean(dtype, M, 13, 77, 1), dirty(dtype, M, 13, 77, 1);
+        dirty.x.set(kNaN, 3, 76);
+        dirty.x.set(kInf, 5, 0);
+        dirty.w.set(kNaN, 7, 40);
+        backend->linear(clean.args(), *stream);
+        backend->linear(dirty.args(), *stream);
+        for (int64_t m = 0; m < M; m++) {
+          for (int64_t n = 0; n < 13; n++) {
+            const float got = *dirty.out.view().f32(m, n);
+            if (m == 3 || n == 7) {
+              ASSERT_TRUE(std::isnan(got)) << m << " " << n;
+            } else if (m == 5) {
+              ASSERT_TRUE(std::isinf(got)) << m << " " << n;
+            } else {
+              ASSERT_TRUE(same_bits(&got, clean.out.view().f32(m, n), 1)) << m << " " << n;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// x and w end where a mapping ends.
+TEST(Linear, ReadsNothingBehindTheLastElement) {
+  const int64_t page = sysconf(_SC_PAGESIZE), bytes = 16 * page;
+  const auto guarded = [&] {
+    char* base = static_cast<char*>(mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_EQ(mprotect(base + bytes, page, PROT_NONE), 0);
+    return base;
+  };
+  char *x_map = guarded(), *w_map = guarded();
+  for (const OpTable* backend : backends()) {
+    const auto stream = backend->make_stream(1);
+    for (DType dtype : kTypes) {
+      for (int64_t M : {1, 4, 24}) {
+        for (int64_t K : {1, 5, 8, 13, 31, 520}) {
+          const int64_t N = 7;
+          Case c(dtype, M, N, K, 0);
+          const int64_t x_bytes = M * K * 4, w_bytes = N * K * static_cast<int64_t>(size_of(dtype));
+          LinearArgs args = c.args();
+          args.x.data = std::memcpy(x_map + bytes - x_bytes, c.x.view().data, x_bytes);
+          args.w.data = std::memcpy(w_map + bytes - w_bytes, c.w.view().data, w_bytes);
+          backend->linear(args, *stream);
+          c.expect_near(c.out, false);
+        }
+      }
+    }
+  }
+  munmap(x_map, bytes + page);
+  munmap(w_map, bytes + page);
+}
+
+TEST(Embedding, CopiesRowsExactly) {
+  for (const OpTable* backend : backends()) {
+    for (DType dtype : kTypes) {
+      for (int threads : {1, 3}) {
+        const auto stream = backend->make_stream(threads);
+        for (int64_t tokens : {0, 1, 5, 300}) {
+          for (int64_t H : {1, 7, 257}) {
+            SCOPED_TRACE(fmt::format("{} {} tokens={} H={}", backend->name, name_of(dtype), tokens, H));
+            std::mt19937 random(3);
+            Tensor<2> table(dtype, {11, H}, 2), out(DType::f32, {tokens, H}, 3);
+            table.fill(random, -9, 9);
+            std::vector<int32_t> ids(tokens);
+            for (int32_t& id : ids) id = static_cast<int32_t>(random() % 11);
+            backend->embedding({.ids = ids.data(), .table = table.view(), .out = out.view()}, *stream);
+            for (int64_t t = 0; t < tokens; t++)
+              for (int64_t i = 0; i < H; i++) ASSERT_EQ(out(t, i), table(ids[t], i)) << t << " " << i;
+            ASSERT_TRUE(out.gaps_untouched());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Embedding, RefusesIdsOutsideTheTable) {
+  for (const OpTable* backend : backends()) {
+    const auto stream = backend->make_stream(2);
+    std::mt19937 random(4);
+    Tensor<2> table(DType::f32, {11, 4}), out(DType::f32, {3, 4});
+    table.fill(random);
+    for (int32_t bad : {-1, 11, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()}) {
+      const int32_t ids[] = {0, bad, 1};
+      try {
+        backend->embedding({.ids = ids, .table = table.view(), .out = out.view()}, *stream);
+        ADD_FAILURE() << backend->name << " took id " << bad;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr(fmt::format("ids[1] is {}, want [0, 11)", bad)));
+      }
+    }
+  }
+}
+
+// silu by Highway's exp errs by less than four roundings of the result; where it has become denormal, by its smallest
+// normal neighbour.
+TEST(Swiglu, AgreesWithDoubleAndMayAliasItsInputs) {
+  for (const OpTable* backend : backends()) {
+    for (int threads : {1, 2}) {
+      const auto stream = backend->make_stream(threads);
+      for (int64_t tokens : {0, 1, 3, 200}) {
+        for (int64_t I : {1, 3, 8, 9, 33, 257}) {
+          for (int alias : {0, 1, 2}) {
+            SCOPED_TRACE(fmt::format("{} tokens={} I={} alias={}", backend->name, tokens, I, alias));
+            std::mt19937 random(5);
+            Tensor<2> gate(DType::f32, {tokens, I}, 1), up = gate, out = gate;
+            gate.fill(random, -30, 30);
+            up.fill(random, -2, 2);
+            if (tokens) gate.set(-120.0f, 0, 0);
+            const Tensor<2> gate_before = gate, up_before = up;
+            Tensor<2>& target = alias == 0 ? out : alias == 1 ? gate : up;
+            backend->swiglu({.gate = gate.view(), .up = up.view(), .out = target.view()}, *stream);
+            for (int64_t t = 0; t < tokens; t++) {
+              for (int64_t i = 0; i < I; i++) {
+                const double g = gate_before(t, i), want = g / (1 + std::exp(-g)) * up_before(t, i);
+                ASSERT_LE(std::fabs(target(t, i) - want), 4 * kEps * std::fabs(want) + 0x1p-119) << g;
+              }
+            }
+            ASSERT_TRUE(target.gaps_untouched());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Swiglu, NaNStaysInItsElement) {
+  for (const OpTable* backend : backends()) {
+    const auto stream = backend->make_stream(1);
+    std::mt19937 random(6);
+    Tensor<2> gate(DType::f32, {2, 19}), up = gate, out = gate;
+    gate.fill(random);
+    up.fill(random);
+    gate.set(kNaN, 0, 4);
+    up.set(kNaN, 1, 18);
+    backend->swiglu({.gate = gate.view(), .up = up.view(), .out = out.view()}, *stream);
+    for (int64_t t = 0; t < 2; t++)
+      for (int64_t i = 0; i < 19; i++)
+        EXPECT_EQ(std::isnan(out(t, i)), (t == 0 && i == 4) || (t == 1 && i == 18)) << backend->name << t << " " << i;
+  }
+}
+
+// One broken field at a time; the message must name the argument with its symbolic shape.
+template <class Args>
+struct Fault {
+  std::function<void(Args&)> make;
+  const char* message;
+};
+
+template <class Args>
+void expect_refused(const Args& good, const std::vector<Fault<Args>>& faults) {
+  EXPECT_NO_THROW(check(good));
+  for (const Fault<Args>& fault : faults) {
+    Args bad = good;
+    fault.make(bad);
+    try {
+      check(bad);
+      ADD_FAILURE() << "accepted: " << fault.message;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
+      EXPECT_THAT(error.what(), HasSubstr(fault.message));
+    }
+  }
+}
+
+TEST(Linear, CheckNamesWhatIsWrong) {
+  const Case c(DType::bf16, 3, 5, 7, 0);
+  expect_refused<LinearArgs>(c.args(), {
+      {[](auto& a) { a.x.dtype = DType::bf16; }, "x [M, K] is bfloat16, want float32"},
+      {[](auto& a) { a.out.dtype = DType::f16; }, "out [M, N] is float16, want float32"},
+      {[](auto& a) { a.w.shape[1] = 8; }, "w [N, K] has shape [5, 8], want [5, 7]"},
+      {[](auto& a) { a.out.shape[0] = 4; }, "out [M, N] has shape [4, 5], want [3, 5]"},
+      {[](auto& a) { a.out.shape[1] = 4; }, "out [M, N] has shape [3, 4], want [3, 5]"},
+      {[](auto& a) { a.x.shape[1] = 0; }, "K = 0"},
+      {[](auto& a) { a.x.shape[0] = -1; }, "M = -1"},
+      {[](auto& a) { a.x.data = nullptr; }, "x [M, K] of shape [3, 7] is null"},
+      {[](auto& a) { a.w.data = nullptr; }, "w [N, K] of shape [5, 7] is null"},
+      {[](auto& a) { a.out.data = nullptr; }, "out [M, N] of shape [3, 5] is null"},
+      {[](auto& a) { a.x.stride[1] = 2; }, "x [M, K] has stride 2"},
+      {[](auto& a) { a.w.stride[1] = 5; }, "w [N, K] has stride 5"},
+      {[](auto& a) { a.out.stride[1] = 0; }, "out [M, N] has stride 0"},
+      {[](auto& a) { a.out.stride[0] = 4; }, "out [M, N] has overlapping rows: stride 4 for 5 columns"},
+  });
+  const Case none(DType::f32, 0, 5, 7, 0);
+  LinearArgs empty = none.args();
+  empty.x.data = empty.out.data = nullptr;
+  EXPECT_NO_THROW(check(empty));
+}
+
+TEST(Embedding, CheckNamesWhatIsWrong) {
+  const Tensor<2> table(DType::bf16, {11, 7}), out(DType::f32, {3, 7});
+  const int32_t ids[] = {0, 1, 2};
+  expect_refused<EmbeddingArgs>({.ids = ids, .table = table.view(), .out = out.view()}, {
+      {[](auto& a) { a.ids = nullptr; }, "ids [tokens] of 3 tokens is null"},
+      {[](auto& a) { a.out.dtype = DType::bf16; }, "out [tokens, H] is bfloat16"},
+      {[](auto& a) { a.out.shape[1] = 6; }, "out [tokens, H] has shape [3, 6], want [3, 7]"},
+      {[](auto& a) { a.table.shape[0] = 0; }, "vocab = 0"},
+      {[](auto& a) { a.table.data = nullptr; }, "table [vocab, H] of shape [11, 7] is null"},
+      {[](auto& a) { a.table.stride[1] = 2; }, "table [vocab, H] has stride 2"},
+      {[](auto& a) { a.out.data = nullptr; }, "out [tokens, H] of shape [3, 7] is null"},
+      {[](auto& a) { a.out.stride[0] = 0; }, "out [tokens, H] has overlapping rows"},
+  });
+}
+
+TEST(Swiglu, CheckNamesWhatIsWrong) {
+  const Tensor<2> gate(DType::f32, {3, 7}), up = gate, out = gate;
+  expect_refused<SwigluArgs>({.gate = gate.view(), .up = up.view(), .out = out.view()}, {
+      {[](auto& a) { a.gate.dtype = DType::f16; }, "gate [tokens, I] is float16"},
+      {[](auto& a) { a.up.dtype = DType::f16; }, "up [tokens, I] is float16"},
+      {[](auto& a) { a.out.dtype = DType::f16; }, "out [tokens, I] is float16"},
+      {[](auto& a) { a.gate.shape[0] = 2; }, "gate [tokens, I] has shape [2, 7], want [3, 7]"},
+      {[](auto& a) { a.up.shape[1] = 8; }, "up [tokens, I] has shape [3, 8], want [3, 7]"},
+      {[](auto& a) { a.out.shape[1] = 0; }, "I = 0"},
+      {[](auto& a) { a.gate.data = nullptr; }, "gate [tokens, I] of shape [3, 7] is null"},
+      {[](auto& a) { a.up.stride[1] = 7; }, "up [tokens, I] has stride 7"},
+      {[](auto& a) { a.out.stride[0] = 1; }, "out [tokens, I] has overlapping rows"},
+  });
+}
+
+}  // namespace
+}  // namespace deltaring
