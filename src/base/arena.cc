@@ -9,12 +9,14 @@
 namespace deltaring {
 
 Arena::Arena(size_t bytes, const char* purpose) : size_(aligned(bytes)) {
-  if (size_ == 0) return;
-  void* mapping = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (bytes == 0) return;
+  void* mapping =
+      size_ < bytes ? MAP_FAILED : mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) {
+    const int error = size_ < bytes ? ENOMEM : errno;
     size_ = 0;
     fail(ErrorKind::out_of_memory, "{}: {} bytes ({:.1f} MiB) could not be had: {}", purpose, bytes,
-         static_cast<double>(bytes) / (1 << 20), std::strerror(errno));
+         static_cast<double>(bytes) / (1 << 20), std::strerror(error));
   }
   data_ = static_cast<std::byte*>(mapping);
 }
@@ -37,7 +39,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 
 void* Arena::take(size_t bytes) {
   const size_t piece = aligned(bytes);
-  check(piece <= size_ - used_, "arena: {} bytes asked, {} of {} left", bytes, size_ - used_, size_);
+  check(piece >= bytes && piece <= size_ - used_, "arena: {} bytes asked, {} of {} left", bytes, size_ - used_, size_);
   std::byte* start = data_ + used_;
   used_ += piece;
   return start;

@@ -150,12 +150,13 @@ class Request {
     return wanted && stops_.stop() == Stop::none;
   }
 
-  // Drafts that can still be emitted, and whether one more step fits the context.
+  // Asks for as many drafts as can still be emitted. False when prompt and output fill the context.
   bool plan_step(int64_t context, int64_t T) {
-    const int64_t pos = static_cast<int64_t>(sequence.tokens.size()) - 1;
-    const int64_t left = options_.max_tokens - stops_.tokens();
-    sequence.max_drafts = static_cast<int32_t>(std::min({T - 1, left - 1, context - pos - 1}));
-    return pos < context && pool_.reserve(sequence.seat, pos + 1 + sequence.max_drafts);
+    const int64_t length = static_cast<int64_t>(sequence.tokens.size());
+    const int64_t left = std::min(options_.max_tokens - stops_.tokens(), context - length);
+    if (left < 1) return false;
+    sequence.max_drafts = static_cast<int32_t>(std::min(T, left) - 1);
+    return pool_.reserve(sequence.seat, length + sequence.max_drafts);
   }
 
   void finish(bool out_of_context) {
@@ -190,8 +191,10 @@ GenerateResult Engine::Impl::generate(const std::vector<int32_t>& prompt, const 
   const int64_t context = pool->options().kv_tokens, T = pool->options().ring.T;
   const int64_t length = static_cast<int64_t>(prompt.size());
   check(length >= 1, "the prompt is empty; give at least one character, for example --prompt 'def '");
+  const int64_t limit = config.max_position_embeddings;
+  check(length < limit, "the prompt has {} tokens, the model takes {}; a prompt of {} works", length, limit, limit - 1);
   check(length < context, "the prompt has {} tokens, --context-length {} leaves room for {}; {} works", length, context,
-        context - 1, length + o.max_tokens);
+        context - 1, length + std::clamp<int64_t>(o.max_tokens, 1, limit - length));
   for (const int32_t id : prompt)
     check(id >= 0 && id < tokenizer.size(), "prompt token {} is not in [0, {})", id, tokenizer.size());
   SpecStepper& stepper = o.speculate ? *speculative : *plain;

@@ -45,6 +45,26 @@ bool is_tool_response(std::string_view content) {
   return content.starts_with("<tool_response>") && content.ends_with("</tool_response>");
 }
 
+// Checks the order of the turns. Returns the last message that is a query of the user.
+size_t last_query(std::span<const ChatMessage> messages) {
+  size_t last = messages.size();
+  for (size_t i = 0; i < messages.size(); i++) {
+    const auto& [role, content] = messages[i];
+    if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
+      fail(ErrorKind::invalid_argument, "message {} has the role {}; roles are system, user, assistant, tool", i,
+           shown(role));
+    }
+    if (role == "system" && i > 0) {
+      fail(ErrorKind::invalid_argument, "message {} is a system message; only message 0 can be one", i);
+    }
+    if (role == "user" && !is_tool_response(strip(content))) last = i;
+  }
+  if (last == messages.size()) {
+    fail(ErrorKind::invalid_argument, "a chat of {} messages has none of the user; at least one is needed", last);
+  }
+  return last;
+}
+
 constexpr const char* kWithoutChat = "--prompt without --chat works with any model";
 
 }  // namespace
@@ -110,11 +130,9 @@ const std::string& ChatFormat::generation_prompt(Thinking thinking) const {
   const bool on = thinking == Thinking::on;
   const auto& prompt = on ? thinking_on_ : thinking_off_;
   if (!prompt) {
+    const char* more = thinking_on_ ? " and on" : thinking_off_ ? " and off" : "";
     fail(ErrorKind::invalid_argument, "{} cannot turn thinking {}; it offers the template's default{}", where_,
-         on ? "on" : "off",
-         thinking_on_    ? " and on"
-         : thinking_off_ ? " and off"
-                         : "");
+         on ? "on" : "off", more);
   }
   return *prompt;
 }
@@ -127,7 +145,7 @@ void ChatFormat::append_assistant(std::string content, bool with_block, std::str
   if (splits_reasoning_ && has(content, kThinkEnd)) {
     reasoning = content.substr(0, content.find(kThinkEnd));
     if (has(reasoning, kThinkStart)) reasoning.erase(0, reasoning.rfind(kThinkStart) + kThinkStart.size());
-    reasoning = strip(reasoning);
+    reasoning = std::string(strip(reasoning));
     content.erase(0, content.rfind(kThinkEnd) + kThinkEnd.size());
     content.erase(0, content.find_first_not_of('\n'));
   }
@@ -140,25 +158,10 @@ std::string ChatFormat::render(std::span<const ChatMessage> messages, Thinking t
   const auto content_of = [&](size_t i) {
     return trims_ ? strip(messages[i].content) : std::string_view(messages[i].content);
   };
-  size_t last_query = messages.size();
-  for (size_t i = 0; i < messages.size(); i++) {
-    if (messages[i].role == "user" && !is_tool_response(content_of(i))) last_query = i;
-  }
-  if (last_query == messages.size()) {
-    fail(ErrorKind::invalid_argument, "a chat of {} messages has none of the user; at least one is needed",
-         messages.size());
-  }
-
+  const size_t query = last_query(messages);
   std::string prompt;
   for (size_t i = 0; i < messages.size(); i++) {
     const std::string& role = messages[i].role;
-    if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
-      fail(ErrorKind::invalid_argument, "message {} has the role {}; roles are system, user, assistant, tool", i,
-           shown(role));
-    }
-    if (role == "system" && i > 0) {
-      fail(ErrorKind::invalid_argument, "message {} is a system message; only message 0 can be one", i);
-    }
     if (role == "tool" && wraps_tool_) {
       const bool first = i == 0 || messages[i - 1].role != "tool";
       const bool last = i + 1 == messages.size() || messages[i + 1].role != "tool";
@@ -169,7 +172,7 @@ std::string ChatFormat::render(std::span<const ChatMessage> messages, Thinking t
     }
     prompt += fmt::format("<|im_start|>{}\n", role);
     if (role == "assistant") {
-      const bool with_block = history_ == History::kept || (history_ == History::dropped && i > last_query);
+      const bool with_block = history_ == History::kept || (history_ == History::dropped && i > query);
       append_assistant(std::string(content_of(i)), with_block, prompt);
     } else {
       prompt += content_of(i);

@@ -16,8 +16,8 @@ namespace deltaring {
 
 // Every tensor of expected_tensors(config), a function of its name, the seed and the dtype alone. Distributions are
 // chosen such that a forgotten 1 + w, a wrong head mapping or a wrong decay shows: zero-centred norms N(0, 0.3), the
-// gated norm 1 + N(0, 0.3), dt_bias U(-4, 2), A_log = log U(0.01, 16), conv N(0, 0.5), matrices uniform with variance 1
-// / fan_in.
+// gated norm 1 + N(0, 0.3), dt_bias U(-4, 2), A_log = log U(0.01, 16), conv N(0, 0.5), matrices uniform with variance
+// 1 / fan_in.
 class RandomWeights : public TensorSource {
  public:
   // A_log and linear_attn.norm are F32 as in published files, everything else is `dtype`.

@@ -23,8 +23,8 @@ void check_pages(const char* op, const KvPages& kv) {
   const auto [pages, Hkv, page_rows, D] = kv.k.shape;
   check(pages >= 0 && Hkv >= 1 && D >= 1, "{}: kv.k [pages, Hkv, page_rows, D] is [{}, {}, {}, {}], want Hkv, D >= 1",
         op, pages, Hkv, page_rows, D);
-  check(page_rows >= 1 && (page_rows & (page_rows - 1)) == 0, "{}: page_rows is {}, want a power of two, for example 16",
-        op, page_rows);
+  check(page_rows >= 1 && (page_rows & (page_rows - 1)) == 0,
+        "{}: page_rows is {}, want a power of two, for example 16", op, page_rows);
   check(kv.v.shape == kv.k.shape,
         "{}: kv.v [pages, Hkv, page_rows, D] is [{}, {}, {}, {}], want that of kv.k, [{}, {}, {}, {}]", op,
         kv.v.shape[0], kv.v.shape[1], kv.v.shape[2], kv.v.shape[3], pages, Hkv, page_rows, D);

@@ -37,11 +37,11 @@ constexpr int64_t default_ring_rows(int64_t T, int64_t F, FoldPolicy policy) {
   return rows;
 }
 
-// Rows of a conv ring beside a replay ring of R rows: room for taps-1 rows before every position that a rewind may
-// reach.
-constexpr int64_t conv_ring_rows(int64_t T, int64_t R, int64_t taps) {
-  int64_t rows = R;
-  while (rows < taps - 1 + T) rows *= 2;
+// Rows of the conv ring beside a replay ring: a window, and taps-1 rows before every position that a rewind may reach.
+constexpr int64_t conv_ring_rows(const RingOptions& o, int64_t taps) {
+  const int64_t reach = o.policy == FoldPolicy::grid ? o.F - 1 : 0;
+  int64_t rows = o.R;
+  while (rows < taps - 1 + reach + o.T) rows *= 2;
   return rows;
 }
 
@@ -52,10 +52,9 @@ constexpr int64_t plan_fold(Cursor c, int64_t F, FoldPolicy policy) {
   return c.pos - c.pos % F;
 }
 
-// acc >= 1 rows are kept (anchor + accepted drafts), 0 leaves the row as it was. fold_to comes from plan_fold.
-constexpr Cursor commit(Cursor c, int64_t fold_to, int64_t acc) {
-  return acc == 0 ? c : Cursor{.folded = fold_to, .pos = c.pos + acc};
-}
+// acc rows are kept: anchor + accepted drafts, or 0 when the row is cancelled. The fold that the verify carried has
+// happened in either case, so folded moves even then: the tokens of the row are the same before and after.
+constexpr Cursor commit(Cursor c, int64_t fold_to, int64_t acc) { return {.folded = fold_to, .pos = c.pos + acc}; }
 
 // Throws Error(invalid_argument) naming the flag and a value that works: T in [1, 256], F 8 or 16, R as above.
 void check_ring(const RingOptions& options);

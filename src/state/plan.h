@@ -37,7 +37,8 @@ struct StatePlan {
   int64_t ring_state_per_seat() const { return checkpoint_per_seat + records_per_seat + conv_per_seat; }
 };
 
-// Throws Error(invalid_argument) for rings that cannot work (check_ring) and for sizes that are not positive.
+// Throws Error(invalid_argument) for rings that cannot work (check_ring) and for sizes that make no sense, and
+// Error(out_of_memory) for a plan that no int64 holds.
 StatePlan plan_state(const StateShape& shape, const StateOptions& options);
 
 // Bytes a request takes in engines that keep one state (and conv window) per draft token beside the live one.

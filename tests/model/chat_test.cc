@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
-#include "model/json_fields.h"
 #include "model/tokenizer.h"
 
 namespace deltaring {
@@ -212,9 +214,9 @@ TEST(ChatFormat, RefusesASwitchThatTheTemplateLacks) {
   expect_refused(tiny, Thinking::on, "offers the template's default and off");
   expect_refused(instruct_format(), Thinking::on, "cannot turn thinking on");
   expect_refused(instruct_format(), Thinking::off, "cannot turn thinking off");
-  const ChatFormat always = ChatFormat::parse(
-      R"({{ '<|im_start|><|im_end|>' }}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %})",
-      "always");
+  const ChatFormat always = ChatFormat::parse(R"({{ '<|im_start|><|im_end|>' }}{% if add_generation_prompt %})"
+                                              R"({{ '<|im_start|>assistant\n<think>\n' }}{% endif %})",
+                                              "always");
   EXPECT_TRUE(always.starts_thinking());
   expect_refused(always, Thinking::off, "offers the template's default and on");
 }

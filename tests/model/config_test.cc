@@ -213,9 +213,9 @@ TEST(Config, RefusesByName) {
       {{{"tie_word_embeddings", "yes"}}, corrupt, {"tie_word_embeddings is \"yes\"", "true or false"}},
       {{{"hidden_act", 7}}, corrupt, {"hidden_act is 7", "string"}},
   };
-  for (const auto& [change, kind, parts] : refusals) {
-    SCOPED_TRACE(change.dump());
-    expect_error(kind, parts, [&] { parse(changed(change)); });
+  for (const Refusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.change.dump());
+    expect_error(refusal.kind, refusal.parts, [&] { parse(changed(refusal.change)); });
   }
 }
 
@@ -305,7 +305,7 @@ TEST(GenerationConfig, FallsBackToTheModel) {
 
 TEST(GenerationConfig, RefusesImpossibleValues) {
   const ModelConfig model = load_model_config(testing::rand_dense());
-  for (const auto& [text, part] :
+  for (const auto& [bad, part] :
        std::vector<std::pair<std::string, std::string>>{{R"({"eos_token_id": 512})", "eos_token_id is 512"},
                                                         {R"({"temperature": -1})", "temperature is -1"},
                                                         {R"({"top_k": -2})", "top_k is -2"},
@@ -313,7 +313,7 @@ TEST(GenerationConfig, RefusesImpossibleValues) {
                                                         {R"({"top_p": 1.5})", "top_p is 1.5"},
                                                         {R"({"do_sample": 1})", "do_sample is 1"},
                                                         {"{", "not valid JSON at byte 2"}}) {
-    expect_error(ErrorKind::corrupt, {"g: ", part}, [&] { parse_generation_config(text, "g", model); });
+    expect_error(ErrorKind::corrupt, {"g: ", part}, [&, text = bad] { parse_generation_config(text, "g", model); });
   }
 }
 

@@ -48,10 +48,12 @@ struct Row {
 
 struct PackedRows {
   explicit PackedRows(const std::vector<Row>& rows) : start{0} {
-    for (const Row& r : rows) seat.push_back(r.seat), first.push_back(r.first), start.push_back(start.back() + r.length);
+    for (const Row& r : rows)
+      seat.push_back(r.seat), first.push_back(r.first), start.push_back(start.back() + r.length);
   }
   Rows view() const {
-    return {.count = static_cast<int32_t>(seat.size()), .start = start.data(), .seat = seat.data(), .first = first.data()};
+    return {
+        .count = static_cast<int32_t>(seat.size()), .start = start.data(), .seat = seat.data(), .first = first.data()};
   }
   std::vector<int32_t> start, seat;
   std::vector<int64_t> first;
@@ -292,12 +294,14 @@ TEST_P(Attention, LaterPositionsAreNeverSeen) {
 
 TEST_P(Attention, NaNReachesWhatItTouchesAndNothingElse) {
   World w(ops(), {2, 2, 64, 16}, 1, 80);
-  w.v[0][(30 * 2 + 1) * 64 + 7] = kNaN;  // position 30, kv head 1, dimension 7
+  w.v[0][(30 * 2 + 1) * 64 + 7] = kNaN;  // position 30, kv head 1, dimension 7: of the output as well
+  w.k[0][(50 * 2 + 0) * 64 + 9] = kNaN;  // position 50, kv head 0: a score, so all dimensions
   w.append_all();
   const Tensor out = w.attend({{0, 0, 80}});
   for (int64_t i = 0; i < static_cast<int64_t>(out.size()); i++) {
     const int64_t p = i / 128, h = i / 64 % 2, c = i % 64;
-    ASSERT_EQ(std::isnan(out[i]), p >= 30 && h == 1 && c == 7) << "position " << p << " head " << h << " dim " << c;
+    const bool touched = h == 0 ? p >= 50 : p >= 30 && c == 7;
+    ASSERT_EQ(std::isnan(out[i]), touched) << "position " << p << " head " << h << " dim " << c;
   }
 }
 

@@ -94,7 +94,7 @@ TEST(Cursor, ConvRingKeepsTheInputsBelowEveryRewind) {
   for (int64_t F : {8, 16}) {
     for (int64_t T = 1; T <= 64; T++) {
       for (int64_t taps = 1; taps <= 4; taps++) {
-        const int64_t R = default_ring_rows(T, F, FoldPolicy::grid), Rc = conv_ring_rows(T, R, taps);
+        const int64_t R = default_ring_rows(T, F, FoldPolicy::grid), Rc = conv_ring_rows({.T = T, .F = F, .R = R}, taps);
         EXPECT_TRUE(std::has_single_bit(static_cast<uint64_t>(Rc)));
         EXPECT_GE(Rc, taps - 1 + F - 1 + T) << "F " << F << " T " << T << " taps " << taps;
       }
@@ -123,7 +123,9 @@ TEST(Cursor, CheckRingIsExactlyTheRules) {
 
 // Rings as users ask for them: too short, no power of two, then two that serve when every step folds.
 TEST(Cursor, Field_A11_ring_length) {
-  const auto every = [](int64_t R, int64_t T) { return RingOptions{.T = T, .F = 8, .R = R, .policy = FoldPolicy::every}; };
+  const auto every = [](int64_t R, int64_t T) {
+    return RingOptions{.T = T, .F = 8, .R = R, .policy = FoldPolicy::every};
+  };
   EXPECT_THAT(refusal(every(16, 24)), HasSubstr("32 works"));
   EXPECT_THAT(refusal(every(8, 8)), HasSubstr("16 works"));
   EXPECT_THAT(refusal(every(12, 8)), HasSubstr("16 works"));

@@ -6,16 +6,17 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "backends/tables.h"
 #include "base/error.h"
+#include "ops/refused.h"
 #include "ops/tensor.h"
 
 namespace deltaring {
 namespace {
 
+using testing::expect_refused;
 using ::testing::HasSubstr;
 using testing::kEps;
 using testing::same_bits;
@@ -147,7 +148,8 @@ TEST(Linear, NonFiniteValuesStayInTheirRowAndColumn) {
 TEST(Linear, ReadsNothingBehindTheLastElement) {
   const int64_t page = sysconf(_SC_PAGESIZE), bytes = 16 * page;
   const auto guarded = [&] {
-    char* base = static_cast<char*>(mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char* base =
+        static_cast<char*>(mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     EXPECT_EQ(mprotect(base + bytes, page, PROT_NONE), 0);
     return base;
   };
@@ -263,47 +265,25 @@ TEST(Swiglu, NaNStaysInItsElement) {
   }
 }
 
-// One broken field at a time; the message must name the argument with its symbolic shape.
-template <class Args>
-struct Fault {
-  std::function<void(Args&)> make;
-  const char* message;
-};
-
-template <class Args>
-void expect_refused(const Args& good, const std::vector<Fault<Args>>& faults) {
-  EXPECT_NO_THROW(check(good));
-  for (const Fault<Args>& fault : faults) {
-    Args bad = good;
-    fault.make(bad);
-    try {
-      check(bad);
-      ADD_FAILURE() << "accepted: " << fault.message;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
-      EXPECT_THAT(error.what(), HasSubstr(fault.message));
-    }
-  }
-}
-
 TEST(Linear, CheckNamesWhatIsWrong) {
   const Case c(DType::bf16, 3, 5, 7, 0);
-  expect_refused<LinearArgs>(c.args(), {
-      {[](auto& a) { a.x.dtype = DType::bf16; }, "x [M, K] is bfloat16, want float32"},
-      {[](auto& a) { a.out.dtype = DType::f16; }, "out [M, N] is float16, want float32"},
-      {[](auto& a) { a.w.shape[1] = 8; }, "w [N, K] has shape [5, 8], want [5, 7]"},
-      {[](auto& a) { a.out.shape[0] = 4; }, "out [M, N] has shape [4, 5], want [3, 5]"},
-      {[](auto& a) { a.out.shape[1] = 4; }, "out [M, N] has shape [3, 4], want [3, 5]"},
-      {[](auto& a) { a.x.shape[1] = 0; }, "K = 0"},
-      {[](auto& a) { a.x.shape[0] = -1; }, "M = -1"},
-      {[](auto& a) { a.x.data = nullptr; }, "x [M, K] of shape [3, 7] is null"},
-      {[](auto& a) { a.w.data = nullptr; }, "w [N, K] of shape [5, 7] is null"},
-      {[](auto& a) { a.out.data = nullptr; }, "out [M, N] of shape [3, 5] is null"},
-      {[](auto& a) { a.x.stride[1] = 2; }, "x [M, K] has stride 2"},
-      {[](auto& a) { a.w.stride[1] = 5; }, "w [N, K] has stride 5"},
-      {[](auto& a) { a.out.stride[1] = 0; }, "out [M, N] has stride 0"},
-      {[](auto& a) { a.out.stride[0] = 4; }, "out [M, N] has overlapping rows: stride 4 for 5 columns"},
-  });
+  expect_refused<LinearArgs>(
+      c.args(), {
+                    {[](auto& a) { a.x.dtype = DType::bf16; }, "x [M, K] is bfloat16, want float32"},
+                    {[](auto& a) { a.out.dtype = DType::f16; }, "out [M, N] is float16, want float32"},
+                    {[](auto& a) { a.w.shape[1] = 8; }, "w [N, K] has shape [5, 8], want [5, 7]"},
+                    {[](auto& a) { a.out.shape[0] = 4; }, "out [M, N] has shape [4, 5], want [3, 5]"},
+                    {[](auto& a) { a.out.shape[1] = 4; }, "out [M, N] has shape [3, 4], want [3, 5]"},
+                    {[](auto& a) { a.x.shape[1] = 0; }, "K = 0"},
+                    {[](auto& a) { a.x.shape[0] = -1; }, "M = -1"},
+                    {[](auto& a) { a.x.data = nullptr; }, "x [M, K] of shape [3, 7] is null"},
+                    {[](auto& a) { a.w.data = nullptr; }, "w [N, K] of shape [5, 7] is null"},
+                    {[](auto& a) { a.out.data = nullptr; }, "out [M, N] of shape [3, 5] is null"},
+                    {[](auto& a) { a.x.stride[1] = 2; }, "x [M, K] has stride 2"},
+                    {[](auto& a) { a.w.stride[1] = 5; }, "w [N, K] has stride 5"},
+                    {[](auto& a) { a.out.stride[1] = 0; }, "out [M, N] has stride 0"},
+                    {[](auto& a) { a.out.stride[0] = 4; }, "out [M, N] has overlapping rows: stride 4 for 5 columns"},
+                });
   const Case none(DType::f32, 0, 5, 7, 0);
   LinearArgs empty = none.args();
   empty.x.data = empty.out.data = nullptr;
@@ -313,31 +293,35 @@ TEST(Linear, CheckNamesWhatIsWrong) {
 TEST(Embedding, CheckNamesWhatIsWrong) {
   const Tensor<2> table(DType::bf16, {11, 7}), out(DType::f32, {3, 7});
   const int32_t ids[] = {0, 1, 2};
-  expect_refused<EmbeddingArgs>({.ids = ids, .table = table.view(), .out = out.view()}, {
-      {[](auto& a) { a.ids = nullptr; }, "ids [tokens] of 3 tokens is null"},
-      {[](auto& a) { a.out.dtype = DType::bf16; }, "out [tokens, H] is bfloat16"},
-      {[](auto& a) { a.out.shape[1] = 6; }, "out [tokens, H] has shape [3, 6], want [3, 7]"},
-      {[](auto& a) { a.table.shape[0] = 0; }, "vocab = 0"},
-      {[](auto& a) { a.table.data = nullptr; }, "table [vocab, H] of shape [11, 7] is null"},
-      {[](auto& a) { a.table.stride[1] = 2; }, "table [vocab, H] has stride 2"},
-      {[](auto& a) { a.out.data = nullptr; }, "out [tokens, H] of shape [3, 7] is null"},
-      {[](auto& a) { a.out.stride[0] = 0; }, "out [tokens, H] has overlapping rows"},
-  });
+  expect_refused<EmbeddingArgs>(
+      {.ids = ids, .table = table.view(), .out = out.view()},
+      {
+          {[](auto& a) { a.ids = nullptr; }, "ids [tokens] of 3 tokens is null"},
+          {[](auto& a) { a.out.dtype = DType::bf16; }, "out [tokens, H] is bfloat16"},
+          {[](auto& a) { a.out.shape[1] = 6; }, "out [tokens, H] has shape [3, 6], want [3, 7]"},
+          {[](auto& a) { a.table.shape[0] = 0; }, "vocab = 0"},
+          {[](auto& a) { a.table.data = nullptr; }, "table [vocab, H] of shape [11, 7] is null"},
+          {[](auto& a) { a.table.stride[1] = 2; }, "table [vocab, H] has stride 2"},
+          {[](auto& a) { a.out.data = nullptr; }, "out [tokens, H] of shape [3, 7] is null"},
+          {[](auto& a) { a.out.stride[0] = 0; }, "out [tokens, H] has overlapping rows"},
+      });
 }
 
 TEST(Swiglu, CheckNamesWhatIsWrong) {
   const Tensor<2> gate(DType::f32, {3, 7}), up = gate, out = gate;
-  expect_refused<SwigluArgs>({.gate = gate.view(), .up = up.view(), .out = out.view()}, {
-      {[](auto& a) { a.gate.dtype = DType::f16; }, "gate [tokens, I] is float16"},
-      {[](auto& a) { a.up.dtype = DType::f16; }, "up [tokens, I] is float16"},
-      {[](auto& a) { a.out.dtype = DType::f16; }, "out [tokens, I] is float16"},
-      {[](auto& a) { a.gate.shape[0] = 2; }, "gate [tokens, I] has shape [2, 7], want [3, 7]"},
-      {[](auto& a) { a.up.shape[1] = 8; }, "up [tokens, I] has shape [3, 8], want [3, 7]"},
-      {[](auto& a) { a.out.shape[1] = 0; }, "I = 0"},
-      {[](auto& a) { a.gate.data = nullptr; }, "gate [tokens, I] of shape [3, 7] is null"},
-      {[](auto& a) { a.up.stride[1] = 7; }, "up [tokens, I] has stride 7"},
-      {[](auto& a) { a.out.stride[0] = 1; }, "out [tokens, I] has overlapping rows"},
-  });
+  expect_refused<SwigluArgs>(
+      {.gate = gate.view(), .up = up.view(), .out = out.view()},
+      {
+          {[](auto& a) { a.gate.dtype = DType::f16; }, "gate [tokens, I] is float16"},
+          {[](auto& a) { a.up.dtype = DType::f16; }, "up [tokens, I] is float16"},
+          {[](auto& a) { a.out.dtype = DType::f16; }, "out [tokens, I] is float16"},
+          {[](auto& a) { a.gate.shape[0] = 2; }, "gate [tokens, I] has shape [2, 7], want [3, 7]"},
+          {[](auto& a) { a.up.shape[1] = 8; }, "up [tokens, I] has shape [3, 8], want [3, 7]"},
+          {[](auto& a) { a.out.shape[1] = 0; }, "I = 0"},
+          {[](auto& a) { a.gate.data = nullptr; }, "gate [tokens, I] of shape [3, 7] is null"},
+          {[](auto& a) { a.up.stride[1] = 7; }, "up [tokens, I] has stride 7"},
+          {[](auto& a) { a.out.stride[0] = 1; }, "out [tokens, I] has overlapping rows"},
+      });
 }
 
 }  // namespace

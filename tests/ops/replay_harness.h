@@ -10,10 +10,10 @@ namespace deltaring::replay {
 // One request decoded with one token a step, alone, in one thread, judged by the float64 oracle on the way.
 struct Truth {
   int64_t request = 0;
-  std::vector<float> conv, g, beta, out;                    // [length, C], [length, Hv], [length, Hv], [length, Hv * V]
-  std::vector<double> slack;                                // [length, Hv * V] where no bits are promised
-  std::map<int64_t, std::vector<std::byte>> checkpoint;     // by the position it stands at
-  std::vector<std::byte> record[kPools];                    // [length, heads, width] as a ring shall hold them
+  std::vector<float> conv, g, beta, out;                 // [length, C], [length, Hv], [length, Hv], [length, Hv * V]
+  std::vector<double> slack;                             // [length, Hv * V] where no bits are promised
+  std::map<int64_t, std::vector<std::byte>> checkpoint;  // by the position it stands at
+  std::vector<std::byte> record[kPools];                 // [length, heads, width] as a ring shall hold them
 };
 
 namespace detail {
@@ -36,13 +36,15 @@ inline void judge_inputs(const Shape& s, const Parameters& w, int64_t request, i
   for (int64_t j = 0; j < s.Hv; j++) {
     const Expected g = expected_g(w, j, a[j]), beta = expected_beta(b[j]);
     if (!near(r.g.row(0)[j], g) || !near(r.beta.row(0)[j], beta))
-      return failures.push_back(fmt::format("gates of head {} at position {} are g {}, beta {}, oracle {} +- {}, {} +- {}",
-                                            j, position, r.g.row(0)[j], r.beta.row(0)[j], g.value, g.tolerance,
-                                            beta.value, beta.tolerance));
+      return failures.push_back(
+          fmt::format("gates of head {} at position {} are g {}, beta {}, oracle {} +- {}, {} +- {}", j, position,
+                      r.g.row(0)[j], r.beta.row(0)[j], g.value, g.tolerance, beta.value, beta.tolerance));
   }
 }
 
-inline void append(std::vector<float>& to, const float* from, int64_t count) { to.insert(to.end(), from, from + count); }
+inline void append(std::vector<float>& to, const float* from, int64_t count) {
+  to.insert(to.end(), from, from + count);
+}
 
 inline void append(std::vector<std::byte>& to, DType t, const float* from, int64_t count) {
   const size_t end = to.size();
@@ -65,7 +67,8 @@ inline void append_records(Truth& truth, const Shape& s, int64_t position, const
 
 inline Truth decode_plainly(const Subject& subject, const Shape& s, int64_t request, int64_t length,
                             Failures& failures) {
-  Truth truth{.request = request, .conv = {}, .g = {}, .beta = {}, .out = {}, .slack = {}, .checkpoint = {}, .record = {}};
+  Truth truth{
+      .request = request, .conv = {}, .g = {}, .beta = {}, .out = {}, .slack = {}, .checkpoint = {}, .record = {}};
   Layer layer(subject, s, 1, default_ring_rows(1, s.F, s.policy), 1, 1);
   layer.clear(0);
   DeltaRule oracle(s);
@@ -73,7 +76,8 @@ inline Truth decode_plainly(const Subject& subject, const Shape& s, int64_t requ
   Cursor cursor{};
   for (int64_t p = 0; p < length && failures.empty(); p++) {
     const int64_t fold_to = plan_fold(cursor, s.F, s.policy);
-    const Row row{.seat = 0, .request = request, .cursor = cursor, .fold_to = fold_to, .token = p, .length = 1, .genuine = 1};
+    const Row row{
+        .seat = 0, .request = request, .cursor = cursor, .fold_to = fold_to, .token = p, .length = 1, .genuine = 1};
     const Result r = layer.run({row}, false, failures);
     cursor = {.folded = fold_to, .pos = p + 1};
     if (!truth.checkpoint.contains(fold_to)) {
@@ -135,7 +139,11 @@ struct Seat {
 class Driver {
  public:
   Driver(const World& world, int64_t T, int64_t R, int64_t seats, Failures& failures, int threads = 1)
-      : world_(world), T_(T), layer_(world.subject, world.shape, T, R, seats, threads), seats_(seats), failures_(failures) {}
+      : world_(world),
+        T_(T),
+        layer_(world.subject, world.shape, T, R, seats, threads),
+        seats_(seats),
+        failures_(failures) {}
 
   Layer& layer() { return layer_; }
   int64_t T() const { return T_; }
@@ -238,7 +246,8 @@ class Driver {
     const int64_t p = row.token + t, outputs = s.Hv * s.V;
     const auto compare = [&](const char* what, const float* got, const std::vector<float>& want, int64_t width) {
       if (std::memcmp(got, &want[p * width], width * sizeof(float)) != 0)
-        report({fmt::format("seat {}: {} of token {} (window index {} of {}) differs", row.seat, what, p, t, row.length)});
+        report(
+            {fmt::format("seat {}: {} of token {} (window index {} of {}) differs", row.seat, what, p, t, row.length)});
     };
     compare("conv", r.conv.row(i), truth.conv, s.channels());
     compare("g", r.g.row(i), truth.g, s.Hv);
@@ -281,8 +290,8 @@ class Driver {
 
   void report(const Failures& found) {
     for (const std::string& f : found)
-      failures_.push_back(fmt::format("{} ({} T={} R={} call {}): {}", world_.subject.table.name, world_.shape.name(), T_,
-                                      layer_.R(), calls_, f));
+      failures_.push_back(fmt::format("{} ({} T={} R={} call {}): {}", world_.subject.table.name, world_.shape.name(),
+                                      T_, layer_.R(), calls_, f));
   }
 
   const World& world_;

@@ -1,5 +1,5 @@
-// One layer under test: pools of seats and the calls conv -> gates -> verify, fenced in. Everything a call must not read
-// holds poison, and every byte it must not write is compared afterwards.
+// One layer under test: pools of seats and the calls conv -> gates -> verify, fenced in. Everything a call must not
+// read holds poison, and every byte it must not write is compared afterwards.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -33,7 +33,7 @@ inline constexpr std::byte kNaN{0xff}, kHuge{0x7f};
 class Buffer {
  public:
   explicit Buffer(size_t bytes, std::byte poison = kNaN)
-      : poison_(poison), storage_(new(std::align_val_t{64}) std::byte[bytes + 2 * kFence]), size_(bytes) {
+      : poison_(poison), storage_(new (std::align_val_t{64}) std::byte[bytes + 2 * kFence]), size_(bytes) {
     std::fill_n(storage_.get(), size_ + 2 * kFence, poison_);
   }
   std::byte* data() const { return storage_.get() + kFence; }
@@ -65,7 +65,9 @@ class Matrix {
     return {row(0) + first, DType::f32, {rows_, heads, width}, {columns_ + kGap, width, 1}};
   }
   std::vector<std::byte> copy() const { return {buffer_.bytes().begin(), buffer_.bytes().end()}; }
-  bool equals(const std::vector<std::byte>& bytes) const { return bytes.empty() || std::memcmp(buffer_.data(), bytes.data(), bytes.size()) == 0; }
+  bool equals(const std::vector<std::byte>& bytes) const {
+    return bytes.empty() || std::memcmp(buffer_.data(), bytes.data(), bytes.size()) == 0;
+  }
   bool gaps_intact() const {
     bool intact = buffer_.fences_intact();
     for (int64_t i = 0; i < rows_; i++) {
@@ -117,7 +119,7 @@ class Layer {
   Layer(const Subject& subject, const Shape& shape, int64_t T, int64_t R, int64_t seats, int threads)
       : shape_(shape),
         R_(R),
-        Rc_(conv_ring_rows(T, R, shape.taps)),
+        Rc_(conv_ring_rows({.T = T, .F = 16, .R = R}, shape.taps)),
         seats_(seats),
         table_(subject.table),
         weights_(shape),
@@ -231,12 +233,10 @@ class Layer {
   };
 
   static std::vector<Tensor> plan(const Shape& s, int64_t R, int64_t Rc, int64_t seats) {
-    std::vector<Tensor> tensors = {{"checkpoint", s.checkpoint, s.Hv, s.V, s.K, 0, 0},
-                                   {"record_k", s.record, s.Hk, R, s.K, 0, 0},
-                                   {"record_v", s.record, s.Hv, R, s.V, 0, 0},
-                                   {"record_g", DType::f32, s.Hv, R, 1, 0, 0},
-                                   {"record_beta", DType::f32, s.Hv, R, 1, 0, 0},
-                                   {"conv ring", DType::f32, 1, Rc, s.channels(), 0, 0}};
+    std::vector<Tensor> tensors = {
+        {"checkpoint", s.checkpoint, s.Hv, s.V, s.K, 0, 0}, {"record_k", s.record, s.Hk, R, s.K, 0, 0},
+        {"record_v", s.record, s.Hv, R, s.V, 0, 0},         {"record_g", DType::f32, s.Hv, R, 1, 0, 0},
+        {"record_beta", DType::f32, s.Hv, R, 1, 0, 0},      {"conv ring", DType::f32, 1, Rc, s.channels(), 0, 0}};
     size_t offset = 0;
     for (Tensor& t : tensors) {
       t.offset = offset, t.seat_stride = (t.bytes() + 127) / 64 * 64;
@@ -274,8 +274,8 @@ class Layer {
     for (int pool = 0; pool < kPools; pool++) std::ranges::fill(block(Pool(pool), seat), value);
   }
 
-  // Poisons all that the rows must not read: foreign seats, and slots of their own that hold no live record. A conv ring
-  // keeps taps-1 rows before folded, since a rewind may go there. Returns the memory as it was.
+  // Poisons all that the rows must not read: foreign seats, and slots of their own that hold no live record. A conv
+  // ring keeps taps-1 rows before folded, since a rewind may go there. Returns the memory as it was.
   std::vector<std::byte> isolate(const std::vector<Row>& rows) {
     auto saved = snapshot();
     if (!poison_each_call) return saved;
@@ -285,7 +285,8 @@ class Layer {
       present[row.seat] = true;
       for (int pool = kRecordK; pool < kPools; pool++) {
         const int64_t slots = tensors_[pool].slots;
-        const int64_t oldest = pool == kConv ? std::max<int64_t>(0, row.cursor.folded - (shape_.taps - 1)) : row.cursor.folded;
+        const int64_t oldest =
+            pool == kConv ? std::max<int64_t>(0, row.cursor.folded - (shape_.taps - 1)) : row.cursor.folded;
         for (int64_t p = std::max(row.cursor.pos, oldest); p < oldest + slots; p++)
           for (int64_t h = 0; h < tensors_[pool].heads; h++)
             std::ranges::fill(record(Pool(pool), row.seat, h, p), poison);

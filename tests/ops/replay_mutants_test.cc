@@ -67,8 +67,7 @@ void conv_single_tokens_shifted(const ConvArgs& args, Stream& stream) {
 void gates_beta_through_bf16(const GdnGatesArgs& args, Stream& stream) {
   base().gdn_gates(args, stream);
   for (int64_t t = 0; t < args.beta.shape[0]; t++)
-    for (int64_t j = 0; j < args.beta.shape[1]; j++)
-      *args.beta.f32(t, j) = round_to(DType::bf16, *args.beta.f32(t, j));
+    for (int64_t j = 0; j < args.beta.shape[1]; j++) *args.beta.f32(t, j) = round_to(DType::bf16, *args.beta.f32(t, j));
 }
 
 // --- verify and prefill ---
@@ -139,8 +138,7 @@ void records_rounded_late(const GdnVerifyArgs& args, Stream& stream, bool prefil
   const auto widen = [](const View<4>& from, std::vector<float>& to) {
     const auto [seats, heads, R, width] = from.shape;
     for (int64_t seat = 0; seat < seats; seat++)
-      for (int64_t i = 0; i < heads * R * width; i++)
-        to.push_back(load_as_float(from[seat].data, from.dtype, i));
+      for (int64_t i = 0; i < heads * R * width; i++) to.push_back(load_as_float(from[seat].data, from.dtype, i));
     return dense<4>(to.data(), DType::f32, from.shape);
   };
   const auto narrow = [](const std::vector<float>& from, const View<4>& to) {
@@ -325,7 +323,8 @@ TEST_P(ReplayMutant, IsCaught) {
   for (const std::string& f : failures) std::cout << f << "\n";
 }
 
-INSTANTIATE_TEST_SUITE_P(, ReplayMutant, testing::ValuesIn(mutants()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(, ReplayMutant, testing::ValuesIn(mutants()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace deltaring::replay

@@ -117,7 +117,7 @@ inline Expected expected_beta(float b) {
 class DeltaRule {
  public:
   explicit DeltaRule(const Shape& s)
-      : s_(s), S_(s.Hv * s.V * s.K), E_(s.Hv * s.V), q_(s.K), k_(s.K), steps_(s.Hv * s.V) {}
+      : s_(s), S_(s.Hv * s.V * s.K), E_(s.Hv * s.V), last_(s.Hv * s.V), steps_(s.Hv * s.V), q_(s.K), k_(s.K) {}
 
   // One token: qkv [C] as the conv gave it, g and beta [Hv]. Writes out [Hv, V].
   void step(const float* qkv, const float* g, const float* beta, Expected* out) {
@@ -132,21 +132,21 @@ class DeltaRule {
     }
   }
 
-  // True when stored bits are this state rounded to the checkpoint's dtype, up to the bound. A 16-bit state goes on from
-  // the stored bits, so that each grain is judged by itself. Off the grid a verify may go on from either side of the
-  // rounding that it stores, so the rounding enters the bound.
+  // True when stored bits are this state rounded to the checkpoint's dtype, up to the bound. A 16-bit state goes on
+  // from the stored bits, so that each grain is judged by itself. Off the grid a verify may go on from either side of
+  // the rounding that it stores, so the rounding enters the bound.
   bool compare(const std::byte* checkpoint) {
     const double u = roundoff(s_.checkpoint), subnormal = s_.checkpoint == DType::f16 ? 0x1p-25 : FLT_MIN;
     for (int64_t row = 0; row < s_.Hv * s_.V; row++) {
-      double rounding = 0, norm = 0;
+      double rounding = 0;
       for (int64_t i = row * s_.K; i < (row + 1) * s_.K; i++) {
         const double stored = load_as_float(checkpoint, s_.checkpoint, i), error = std::fabs(stored - S_[i]);
         if (!(error <= u * std::fabs(S_[i]) + E_[row] + subnormal)) return false;
-        rounding += error * error, norm += stored * stored;
+        rounding += error * error;
         if (s_.checkpoint != DType::f32) S_[i] = stored;
       }
       if (s_.checkpoint == DType::f32) continue;
-      E_[row] = s_.policy == FoldPolicy::grid ? 0 : std::sqrt(rounding) + kSlack * roundoff(DType::f32) * std::sqrt(norm);
+      E_[row] = s_.policy == FoldPolicy::grid ? 0 : std::sqrt(rounding) + last_[row];
     }
     return true;
   }
@@ -171,15 +171,16 @@ class DeltaRule {
     const double delta = beta * (v - seen);
     for (int64_t d = 0; d < s_.K; d++) S[d] += delta * k_[d], o += S[d] * q_[d], norm += S[d] * S[d];
     kept = std::sqrt(kept), norm = std::sqrt(norm);
-    E_[row] = decay * E_[row] + kSlack * u * (kept * (1 + std::fabs(g)) + beta * (std::fabs(v) + std::fabs(seen)));
+    last_[row] = kSlack * u * (kept * (1 + std::fabs(g)) + beta * (std::fabs(v) + std::fabs(seen)));
+    E_[row] = decay * E_[row] + last_[row];
     steps_[row] = decay * steps_[row] + 2 * roundoff(s_.checkpoint) * norm + E_[row];
     return {o, q_norm * (E_[row] + kSlack * u * norm) + FLT_MIN};
   }
 
   Shape s_;
-  std::vector<double> S_, E_;  // [Hv, V, K], [Hv, V]
-  std::vector<double> q_, k_;  // [K] of the current head
-  std::vector<double> steps_;  // [Hv, V]
+  std::vector<double> S_;                 // [Hv, V, K]
+  std::vector<double> E_, last_, steps_;  // [Hv, V] bounds: f32 so far, f32 of the last step, a rounding each step
+  std::vector<double> q_, k_;             // [K] of the current head
 };
 
 }  // namespace deltaring::replay

@@ -120,18 +120,18 @@ inline void random_steps(const World& w, Driver& d, Rng& rng, int steps, Mix mix
 // P4: what lies outside the live window is never read, and what a rejected row holds changes nothing.
 inline void poison_is_never_read(const World& w, Failures& failures) {
   Rng rng(4);
-  for (int64_t T : {1, 3, 4, 8, 13, 16}) {
+  for (int64_t T : {1, 3, 8, 13}) {
     for (std::byte poison : {kNaN, kHuge}) {
       Driver d(w, T, ring_rows(w, T), 4, failures);
       d.layer().poison = poison;
-      if (d.ok()) random_steps(w, d, rng, 40, {.rewinds = false, .prefills = false, .folds = false});
+      if (d.ok()) random_steps(w, d, rng, 30, {.rewinds = false, .prefills = false, .folds = false});
     }
   }
 }
 
 // P5: every slot of the rings as a place to start from.
 inline void every_wrap_offset(const World& w, Failures& failures) {
-  for (int32_t T : {1, 3, 4, 7, 16}) {
+  for (int32_t T : {1, 4, 7, 16}) {
     Driver d(w, T, ring_rows(w, T), 1, failures);
     for (int64_t offset = 0; offset < d.layer().R() && d.ok(); offset++) {
       d.admit(0, 0);
@@ -155,7 +155,7 @@ inline void neighbours_change_nothing(const World& w, Failures& failures) {
 
 // P8: back to any position that still has its records, and on from there.
 inline void rewind_to_any_position(const World& w, Failures& failures) {
-  for (int32_t T : {1, 2, 4, 8, 11, 16}) {
+  for (int32_t T : {1, 3, 8, 16}) {
     Driver d(w, T, ring_rows(w, T), 2, failures);
     for (int64_t start = w.shape.F; start < 2 * w.shape.F && d.ok(); start += 5) {
       d.admit(0, 0);
@@ -219,7 +219,8 @@ inline Failures run_properties(const Subject& subject, const std::vector<Shape>&
       const World world(subject, shape, 3, length);
       for (const std::string& f : world.failures) all.push_back("oracle: " + f);
       if (!world.failures.empty()) continue;
-      for (const Property& property : kProperties) std::ranges::copy(run_property(property, world), std::back_inserter(all));
+      for (const Property& property : kProperties)
+        std::ranges::copy(run_property(property, world), std::back_inserter(all));
     } catch (const std::exception& e) {
       all.push_back(fmt::format("oracle: threw: {}", e.what()));
     }

@@ -9,7 +9,7 @@ namespace deltaring::replay {
 namespace {
 
 constexpr uint64_t kFirst = 1000;
-constexpr uint64_t kSchedules = 2000;     // on the fast backends
+constexpr uint64_t kSchedules = 2000;  // on the fast backends
 constexpr uint64_t kReferenceSchedules = 100;
 
 class ReplaySchedules : public testing::TestWithParam<const OpTable*> {

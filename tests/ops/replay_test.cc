@@ -11,9 +11,9 @@ namespace {
 std::vector<Shape> small_shapes() {
   using enum DType;
   return {{.Hk = 1, .Hv = 2, .checkpoint = bf16, .record = bf16, .F = 8},
-          {.Hk = 2, .Hv = 6, .checkpoint = f32, .record = f32, .F = 16},
-          {.Hk = 1, .Hv = 4, .K = 8, .checkpoint = f16, .record = f32, .F = 8},
-          {.Hk = 2, .Hv = 2, .checkpoint = f32, .record = bf16, .F = 8, .policy = FoldPolicy::every},
+          {.Hk = 2, .Hv = 6, .K = 8, .V = 12, .checkpoint = f32, .record = f32, .F = 16},
+          {.Hk = 1, .Hv = 4, .K = 7, .V = 5, .checkpoint = f16, .record = f32, .F = 8},
+          {.Hk = 2, .Hv = 2, .K = 8, .V = 8, .checkpoint = f32, .record = bf16, .F = 8, .policy = FoldPolicy::every},
           {.checkpoint = bf16, .record = f32, .F = 16, .policy = FoldPolicy::every}};
 }
 

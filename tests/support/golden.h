@@ -1,5 +1,6 @@
 // Comparisons with the golden files; made by transformers in float32, see tests/golden/README.md.
 #pragma once
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +28,7 @@ class GoldenFile {
 
   template <class T>
   const T* data(size_t i, const std::string& name) const {
-    const TensorRef* tensor = tensors_.find("p" + std::to_string(i) + "." + name);
+    const TensorRef* tensor = tensors_.find(fmt::format("p{}.{}", i, name));
     if (!tensor) throw std::runtime_error("no golden " + name);
     return static_cast<const T*>(tensor->data);
   }
@@ -90,7 +91,7 @@ inline void check_states(const std::string& backend, const std::string& golden, 
     int64_t gdn = 0;
     for (size_t layer = 0; layer < rig.model.weights().layers.size(); layer++) {
       if (rig.model.weights().layers[layer].kind != LayerKind::gdn) continue;
-      const float* want = file.data<float>(i, "gdn_state_norms." + std::to_string(layer));
+      const float* want = file.data<float>(i, fmt::format("gdn_state_norms.{}", layer));
       const View<4> checkpoint = rig.pool.gdn(gdn++).checkpoint;
       const int64_t cells = checkpoint.shape[2] * checkpoint.shape[3];
       for (int64_t h = 0; h < checkpoint.shape[1]; h++) {

@@ -79,8 +79,8 @@ HWY_INLINE void SumLanes4(const Vector* v, float* HWY_RESTRICT sums) {
     return hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
   };
   const auto p01 = pair(v[0], v[1]), p23 = pair(v[2], v[3]);
-  const Vector quads = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, p01, p23)),
-                               hn::BitCast(d, hn::InterleaveUpper(d64, p01, p23)));
+  const Vector quads =
+      hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, p01, p23)), hn::BitCast(d, hn::InterleaveUpper(d64, p01, p23)));
   HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
   hn::Store(quads, d, lanes);
   auto sum = hn::Load(d4, lanes);
@@ -180,8 +180,8 @@ HWY_INLINE void AddValues1(const float* HWY_RESTRICT weights, const T* const* va
   }
 }
 
-// Takes the tile through one block, whose first position is `begin`. q [padded queries, dim] is scaled. Meanwhile fetches
-// what comes `soon` (after the scores) and `later` (after the values).
+// Takes the tile through one block, whose first position is `begin`. q [padded queries, dim] is scaled. Meanwhile
+// fetches what comes `soon` (after the scores) and `later` (after the values).
 template <class T, class Stored>
 void AttendBlock(const QueryTile& tile, const float* q, int64_t dim, int64_t begin, const BlockRows<T>& block,
                  Ahead<Stored> soon, Ahead<Stored> later, const Partial& part) {

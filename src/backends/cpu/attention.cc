@@ -75,9 +75,12 @@ void AttendSplitOf(const AttentionArgs& a, const QueryTile& tile, int64_t split,
 // The tile over positions [split kSplit, (split + 1) kSplit).
 void AttendSplit(const AttentionArgs& a, const QueryTile& tile, int64_t split, float* scratch, const Partial& part) {
   switch (a.kv.k.dtype) {
-    case DType::f32: return AttendSplitOf<float>(a, tile, split, scratch, part);
-    case DType::bf16: return AttendSplitOf<hwy::bfloat16_t>(a, tile, split, scratch, part);
-    case DType::f16: return AttendSplitOf<hwy::float16_t>(a, tile, split, scratch, part);
+    case DType::f32:
+      return AttendSplitOf<float>(a, tile, split, scratch, part);
+    case DType::bf16:
+      return AttendSplitOf<hwy::bfloat16_t>(a, tile, split, scratch, part);
+    case DType::f16:
+      return AttendSplitOf<hwy::float16_t>(a, tile, split, scratch, part);
   }
 }
 
@@ -217,9 +220,15 @@ void store_row(const float* row, int64_t D, const View<4>& pages, int64_t at) {
   float* floats = static_cast<float*>(pages.data) + at;
   uint16_t* halves = static_cast<uint16_t*>(pages.data) + at;
   switch (pages.dtype) {
-    case DType::f32: std::copy_n(row, D, floats); break;
-    case DType::bf16: std::transform(row, row + D, halves, [](float x) { return float_to_bf16(x); }); break;
-    case DType::f16: std::transform(row, row + D, halves, [](float x) { return float_to_f16(x); }); break;
+    case DType::f32:
+      std::copy_n(row, D, floats);
+      break;
+    case DType::bf16:
+      std::transform(row, row + D, halves, [](float x) { return float_to_bf16(x); });
+      break;
+    case DType::f16:
+      std::transform(row, row + D, halves, [](float x) { return float_to_f16(x); });
+      break;
   }
 }
 

@@ -12,10 +12,10 @@
 
 namespace deltaring::cpu {
 
-constexpr int64_t kBlock = 64;          // positions of one softmax step
-constexpr int64_t kSplit = 1024;        // positions of one partial result
+constexpr int64_t kBlock = 64;           // positions of one softmax step
+constexpr int64_t kSplit = 1024;         // positions of one partial result
 constexpr int64_t kRegisterQueries = 4;  // queries computed together in registers
-constexpr int64_t kTileQueries = 32;    // queries that share a converted block of keys and values
+constexpr int64_t kTileQueries = 32;     // queries that share a converted block of keys and values
 
 constexpr int64_t kRowGap = 16;  // floats between the rows of a copied block, so that columns do not share cache sets
 

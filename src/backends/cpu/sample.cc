@@ -177,8 +177,8 @@ void argmax(const ArgmaxArgs& args, Stream& stream) {
   pool_of(stream).parallel_for(rows * parts, [&](int64_t i) {
     const int64_t begin = i % parts * kPart;
     bool has_nan;
-    largest[i] = HWY_DYNAMIC_DISPATCH(Largest)(args.logits.f32(i / parts, begin),
-                                               std::min(kPart, args.valid - begin), has_nan);
+    largest[i] =
+        HWY_DYNAMIC_DISPATCH(Largest)(args.logits.f32(i / parts, begin), std::min(kPart, args.valid - begin), has_nan);
   });
   for (int64_t r = 0; r < rows; r++) {
     const float* row = &largest[r * parts];
