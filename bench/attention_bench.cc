@@ -69,8 +69,8 @@ void attention(benchmark::State& state) {
   using benchmark::Counter;
   const double bytes = 2.0 * context * kHkv * kD * size_of(dtype);
   const double seen = tokens * (context - (tokens - 1) / 2.0);  // positions, summed over the tokens
-  state.counters["bytes/s"] = Counter(bytes, Counter::kIsIterationInvariantRate);
-  state.counters["flop/s"] = Counter(4 * seen * kHq * kD, Counter::kIsIterationInvariantRate);
+  state.counters["bytes"] = Counter(bytes, Counter::kIsIterationInvariantRate);
+  state.counters["flop"] = Counter(4 * seen * kHq * kD, Counter::kIsIterationInvariantRate);
   state.SetLabel(name_of(dtype));
 }
 BENCHMARK(attention)

@@ -62,6 +62,33 @@ inline void store_from_float(void* p, DType t, int64_t i, float x) {
   }
 }
 
+// count elements from element `first` on, as floats; and the way back.
+inline void load_floats(const void* p, DType t, int64_t first, int64_t count, float* out) {
+  if (t == DType::f32) {
+    std::memcpy(out, static_cast<const float*>(p) + first, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  const uint16_t* bits = static_cast<const uint16_t*>(p) + first;
+  if (t == DType::bf16) {
+    for (int64_t i = 0; i < count; i++) out[i] = bf16_to_float(bits[i]);
+  } else {
+    for (int64_t i = 0; i < count; i++) out[i] = f16_to_float(bits[i]);
+  }
+}
+
+inline void store_floats(void* p, DType t, int64_t first, int64_t count, const float* x) {
+  if (t == DType::f32) {
+    std::memcpy(static_cast<float*>(p) + first, x, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  uint16_t* bits = static_cast<uint16_t*>(p) + first;
+  if (t == DType::bf16) {
+    for (int64_t i = 0; i < count; i++) bits[i] = float_to_bf16(x[i]);
+  } else {
+    for (int64_t i = 0; i < count; i++) bits[i] = float_to_f16(x[i]);
+  }
+}
+
 // x as it would come back after being stored as `t`.
 constexpr float round_to(DType t, float x) {
   if (t == DType::f32) return x;

@@ -50,7 +50,8 @@ TEST(EngineFull, EveryCheckpointDtypeAndPolicyDecodesAlike) {
 // The chunk cuts a prompt, threads share it out; neither may reach a bit.
 TEST(EngineFull, ChunksAndThreadsChangeNothing) {
   std::string prompt;
-  for (int i = 0; i < 30; i++) prompt += "def f" + std::to_string(i) + "(x):\n    return x + " + std::to_string(i) + "\n";
+  for (int i = 0; i < 30; i++)
+    prompt += "def f" + std::to_string(i) + "(x):\n    return x + " + std::to_string(i) + "\n";
   GenerateResult want;
   for (const int64_t chunk : {64, 128, 256, 512}) {
     for (const int threads : {1, 2, 3}) {

@@ -54,7 +54,8 @@ TEST(Engine, OptionsOfTheStateKeepSpeculationExact) {
       option([](EngineOptions& o) { o.linear_replayssm_cache_len = 32; }),
       option([](EngineOptions& o) { o.linear_replayssm_cache_len = 64; }),
       option([](EngineOptions& o) { o.fold_grain = 16; }),
-      option([](EngineOptions& o) { o.fold_policy = "every", o.linear_replayssm_cache_len = 16; })};
+      option([](EngineOptions& o) { o.fold_policy = "every", o.linear_replayssm_cache_len = 16; }),
+      option([](EngineOptions& o) { o.threads = 2; })};
   const std::vector<EngineOptions> rounded = {
       option([](EngineOptions& o) { o.mamba_ssm_dtype = "bfloat16"; }),
       option([](EngineOptions& o) { o.mamba_ssm_dtype = "float16", o.fold_grain = 16; }),
@@ -100,7 +101,7 @@ TEST(Engine, StopTokensEndTheOutputInsideABlock) {
   const GenerateResult whole = run(engine, kPrompts[1], g);
   for (size_t at = 0; at < whole.tokens.size(); at += 3) {
     const auto first = std::find(whole.tokens.begin(), whole.tokens.end(), whole.tokens[at]);
-    g.stop_token_ids = {4090, whole.tokens[at]};
+    g.stop_token_ids = {4090, whole.tokens[at]};  // 4090 is a padding row of the head
     const GenerateResult r = run(engine, kPrompts[1], g);
     EXPECT_EQ(r.tokens, std::vector<int32_t>(whole.tokens.begin(), first + 1)) << at;
     EXPECT_EQ(r.finish_reason, FinishReason::stop_token);
@@ -249,9 +250,10 @@ TEST(Engine, WorksOnAfterEveryRefusal) {
   const auto as_is = [](GenerateOptions&) {};
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
   refused("an empty prompt", {}, as_is);
-  for (const int32_t id : {-1, 4096, 4095, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()})
+  for (const int32_t id : {-1, 4096, 4090, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()})
     refused("prompt id " + std::to_string(id), {1, id, 2}, as_is);
-  for (const float bad : {-0.5f, nan, inf}) refused("temperature", {1}, [=](GenerateOptions& g) { g.temperature = bad; });
+  for (const float bad : {-0.5f, nan, inf})
+    refused("temperature", {1}, [=](GenerateOptions& g) { g.temperature = bad; });
   for (const float bad : {0.f, -1.f, 1.5f, nan}) refused("top_p", {1}, [=](GenerateOptions& g) { g.top_p = bad; });
   for (const float bad : {-0.1f, 1.1f, nan}) refused("min_p", {1}, [=](GenerateOptions& g) { g.min_p = bad; });
   refused("top_k", {1}, [](GenerateOptions& g) { g.top_k = -1; });
@@ -301,7 +303,8 @@ TEST(Engine, RefusesOptionsByName) {
        [](EngineOptions& o) { o.speculative_num_draft_tokens = std::numeric_limits<int64_t>::max(); }},
       {"--linear-replayssm-cache-len", [](EngineOptions& o) { o.linear_replayssm_cache_len = 24; }},
       {"--linear-replayssm-cache-len", [](EngineOptions& o) { o.linear_replayssm_cache_len = -16; }},
-      {"--linear-replayssm-cache-len", [](EngineOptions& o) { o.speculative_num_draft_tokens = 8, o.linear_replayssm_cache_len = 16; }},
+      {"--linear-replayssm-cache-len",
+       [](EngineOptions& o) { o.speculative_num_draft_tokens = 8, o.linear_replayssm_cache_len = 16; }},
       {"--fold-grain", [](EngineOptions& o) { o.fold_grain = 12; }},
       {"--fold-policy", [](EngineOptions& o) { o.fold_policy = "never"; }},
       {"--mamba-ssm-dtype", [](EngineOptions& o) { o.mamba_ssm_dtype = "float8"; }},
@@ -326,6 +329,7 @@ TEST(Engine, RefusesOptionsByName) {
 
 TEST(Engine, ReportsProgressNoticesAndSizes) {
   EngineOptions o = engine_options("eagle", 8);
+  o.threads = 2;
   std::vector<double> progress;
   std::vector<std::string> notices;
   o.on_progress = [&](double fraction) { progress.push_back(fraction); };

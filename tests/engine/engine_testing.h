@@ -18,9 +18,10 @@ constexpr const char* kTinyPy = DELTARING_SOURCE_DIR "/models/tiny-py";
 constexpr const char* kPrompts[] = {"def fibonacci(n):\n", "x = [1, 2, 3]\ny = [1, 2, 3]\nz = [1,",
                                     "# \u00fcber \u4e16\u754c \U0001f642\ntext = '"};
 
+// One thread: tests run side by side.
 inline EngineOptions engine_options(const std::string& algorithm, int64_t T = 4, int64_t context = 512) {
   EngineOptions o;
-  o.model = kTinyPy, o.threads = 2, o.context_length = context;
+  o.model = kTinyPy, o.threads = 1, o.context_length = context;
   o.speculative_algorithm = algorithm, o.speculative_num_draft_tokens = T;
   return o;
 }

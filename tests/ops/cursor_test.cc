@@ -94,7 +94,8 @@ TEST(Cursor, ConvRingKeepsTheInputsBelowEveryRewind) {
   for (int64_t F : {8, 16}) {
     for (int64_t T = 1; T <= 64; T++) {
       for (int64_t taps = 1; taps <= 4; taps++) {
-        const int64_t R = default_ring_rows(T, F, FoldPolicy::grid), Rc = conv_ring_rows({.T = T, .F = F, .R = R}, taps);
+        const int64_t R = default_ring_rows(T, F, FoldPolicy::grid),
+                      Rc = conv_ring_rows({.T = T, .F = F, .R = R}, taps);
         EXPECT_TRUE(std::has_single_bit(static_cast<uint64_t>(Rc)));
         EXPECT_GE(Rc, taps - 1 + F - 1 + T) << "F " << F << " T " << T << " taps " << taps;
       }

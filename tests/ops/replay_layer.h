@@ -119,7 +119,7 @@ class Layer {
   Layer(const Subject& subject, const Shape& shape, int64_t T, int64_t R, int64_t seats, int threads)
       : shape_(shape),
         R_(R),
-        Rc_(conv_ring_rows({.T = T, .F = 16, .R = R}, shape.taps)),
+        Rc_(conv_ring_rows({.T = T, .F = shape.F, .R = R, .policy = shape.policy}, shape.taps)),
         seats_(seats),
         table_(subject.table),
         weights_(shape),

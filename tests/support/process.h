@@ -17,11 +17,11 @@
 namespace deltaring::test {
 
 struct ProcessOptions {
-  std::string input;                      // its standard input
-  rlim_t address_space = RLIM_INFINITY;   // bytes
-  bool interrupt_at_first_output = false; // SIGINT once standard output has a byte
-  std::string stdout_path;                // where standard output goes instead
-  int seconds = 60;                       // then it is killed and exit_code is -SIGKILL
+  std::string input;                       // its standard input
+  rlim_t address_space = RLIM_INFINITY;    // bytes
+  bool interrupt_at_first_output = false;  // SIGINT once standard output has a byte
+  std::string stdout_path;                 // where standard output goes instead
+  int seconds = 60;                        // then it is killed and exit_code is -SIGKILL
 };
 
 struct ProcessResult {

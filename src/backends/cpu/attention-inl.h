@@ -36,7 +36,7 @@ HWY_INLINE Vector LoadFloats(const T* p) {
   }
 }
 
-// Where up to kBlock consecutive positions of one kv head are stored; rows are `dim` elements each.
+// Where up to kBlock consecutive positions of one kv head are stored; a row is D elements.
 template <class T>
 struct BlockRows {
   const T* keys[kBlock];
@@ -48,13 +48,13 @@ struct BlockRows {
 template <class T>
 struct Ahead {
   const T* const* rows;
-  int64_t count, dim;
+  int64_t count, D;
   int64_t next = 0;
 
   void Fetch(int64_t few) {
     constexpr int64_t kLine = 64 / sizeof(T);
     for (const int64_t end = std::min(next + few, count); next < end; next++) {
-      for (int64_t c = 0; c < dim; c += kLine) hwy::Prefetch(rows[next] + c);
+      for (int64_t c = 0; c < D; c += kLine) hwy::Prefetch(rows[next] + c);
     }
   }
 };

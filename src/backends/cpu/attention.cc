@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "backends/cpu/attention_tile.h"
+#include "backends/cpu/for_rows.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/stream.h"
 #include "base/error.h"
@@ -57,8 +58,8 @@ void AttendSplitOf(const AttentionArgs& a, const QueryTile& tile, int64_t split,
   BlockRows<T> block = FindBlock<T>(a.kv, table, tile.kv_head, split * kSplit, end);
   for (int64_t begin = split * kSplit; begin < end; begin += kBlock) {
     const BlockRows<T> next = FindBlock<T>(a.kv, table, tile.kv_head, begin + kBlock, end);
-    const Ahead<T> values{block.values, block.count, dim}, next_keys{next.keys, next.count, dim},
-        next_values{next.values, next.count, dim};
+    const Ahead<T> values{block.values, block.count, D};
+    const Ahead<T> next_keys{next.keys, next.count, D}, next_values{next.values, next.count, D};
     if (convert) {
       BlockRows<float> floats;
       floats.count = block.count;
@@ -113,8 +114,7 @@ void Finish(const AttentionArgs& a, const QueryTile& tile, int64_t dim, const Pa
     for (int64_t c = 0; c < dim; c += VectorLanes()) {
       Vector x = hn::Div(hn::Load(d, row + c), hn::Set(d, total.sum[m]));
       if (a.gate) {
-        const Vector g = hn::LoadU(d, gate.data() + c);
-        x = hn::Mul(x, hn::IfThenElse(hn::IsNaN(g), g, Sigmoid(d, g)));
+        x = hn::Mul(x, Sigmoid(d, hn::LoadU(d, gate.data() + c)));
       }
       hn::Store(x, d, row + c);
     }
@@ -215,23 +215,6 @@ void run_splits(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int
   });
 }
 
-// Copies row [D] to element `at` of a page, rounded to its dtype.
-void store_row(const float* row, int64_t D, const View<4>& pages, int64_t at) {
-  float* floats = static_cast<float*>(pages.data) + at;
-  uint16_t* halves = static_cast<uint16_t*>(pages.data) + at;
-  switch (pages.dtype) {
-    case DType::f32:
-      std::copy_n(row, D, floats);
-      break;
-    case DType::bf16:
-      std::transform(row, row + D, halves, [](float x) { return float_to_bf16(x); });
-      break;
-    case DType::f16:
-      std::transform(row, row + D, halves, [](float x) { return float_to_f16(x); });
-      break;
-  }
-}
-
 }  // namespace
 
 void kv_append(const KvAppendArgs& args, Stream& stream) {
@@ -239,14 +222,14 @@ void kv_append(const KvAppendArgs& args, Stream& stream) {
   const Rows& rows = args.rows;
   const KvPages& kv = args.kv;
   const int64_t Hkv = args.k.shape[1], D = args.k.shape[2], page_rows = kv.k.shape[2];
-  pool_of(stream).parallel_for(rows.tokens(), [&](int64_t token) {
+  for_rows(stream, rows.tokens(), 2 * Hkv * D, [&](int64_t token) {
     const int64_t b = std::upper_bound(rows.start, rows.start + rows.count + 1, token) - rows.start - 1;
     if (rows.seat[b] < 0) return;
     const int64_t p = rows.first[b] + token - rows.start[b];
     const int32_t page = kv.table[rows.seat[b] * kv.table_stride + p / page_rows];
     for (int64_t h = 0; h < Hkv; h++) {
-      store_row(args.k.f32(token, h), D, kv.k, kv.k.offset(page, h, p % page_rows));
-      store_row(args.v.f32(token, h), D, kv.v, kv.v.offset(page, h, p % page_rows));
+      store_floats(kv.k.data, kv.k.dtype, kv.k.offset(page, h, p % page_rows), D, args.k.f32(token, h));
+      store_floats(kv.v.data, kv.v.dtype, kv.v.offset(page, h, p % page_rows), D, args.v.f32(token, h));
     }
   });
 }

@@ -20,9 +20,13 @@ namespace deltaring::cpu::HWY_NAMESPACE {
 void GdnHead(const GdnRun& run, float* S) {
   constexpr int kRows = 4;  // 8 dot-product chains, all vectors of an iteration in registers
   const int64_t V = run.checkpoint.shape[0];
-  int64_t v = 0;
-  for (; v + kRows <= V; v += kRows) RunRows<kRows>(run, S + v * run.stride, v);
-  for (; v < V; v++) RunRows<1>(run, S + v * run.stride, v);
+  for (int64_t v = 0; v < V;) {
+    const int64_t rows = v + kRows <= V ? kRows : 1;
+    float* row = S + v * run.stride;
+    if (run.fresh) Depart(run, row, rows, v);
+    rows == kRows ? RunRows<kRows>(run, row, v) : RunRows<1>(run, row, v);
+    v += rows;
+  }
 }
 
 void GdnNormalise(const float* x, int64_t count, int64_t stride, float scale, float* out) {
@@ -40,15 +44,27 @@ HWY_EXPORT(GdnHead);
 HWY_EXPORT(GdnNormalise);
 HWY_EXPORT(GdnLanes);
 
+void Depart(const GdnRun& run, float* S, int64_t rows, int64_t v0) {
+  const View<2>& from = run.checkpoint;
+  const int64_t K = from.shape[1];
+  for (int64_t r = 0; r < rows; r++) {
+    load_floats(from.data, from.dtype, from.offset(v0 + r, 0), K, S + r * run.stride);
+    std::fill(S + r * run.stride + K, S + (r + 1) * run.stride, 0.0f);
+  }
+}
+
 void Arrive(const GdnRun& run, bool round, bool store, float* S, int64_t rows, int64_t v0) {
+  constexpr int64_t kPiece = 64;
   const View<2>& to = run.checkpoint;
   const int64_t K = to.shape[1];
   for (int64_t r = 0; r < rows; r++) {
     float* row = S + r * run.stride;
-    if (round && to.dtype != DType::f32) {
-      for (int64_t k = 0; k < K; k++) row[k] = round_to(to.dtype, row[k]);
+    for (int64_t k = 0; k < K && round && to.dtype != DType::f32; k += kPiece) {
+      uint16_t piece[kPiece];
+      store_floats(piece, to.dtype, 0, std::min(kPiece, K - k), row + k);
+      load_floats(piece, to.dtype, 0, std::min(kPiece, K - k), row + k);
     }
-    for (int64_t k = 0; k < K && store; k++) store_from_float(to.data, to.dtype, to.offset(v0 + r, k), row[k]);
+    if (store) store_floats(to.data, to.dtype, to.offset(v0 + r, 0), K, row);
   }
 }
 
@@ -88,12 +104,6 @@ class Head {
     stride_ = (K_ + lanes - 1) / lanes * lanes;
     S_ = scratch.need(stride_ * (V_ + 2 * kBlock) + V_ * kBlock);
     k_ = S_ + V_ * stride_, q_ = k_ + kBlock * stride_, v_ = q_ + kBlock * stride_;
-    const View<2> from = state.checkpoint[seat_][head];
-    for (int64_t v = 0; v < V_; v++) {
-      for (int64_t k = 0; k < stride_; k++) {
-        S_[v * stride_ + k] = k < K_ ? load_as_float(from.data, from.dtype, from.offset(v, k)) : 0.0f;
-      }
-    }
   }
 
   void record(int64_t p) {
@@ -121,11 +131,11 @@ class Head {
     float* kp = k_ + count_ * stride_;
     float* qp = q_ + count_ * stride_;
     float* vp = v_ + count_ * V_;
-    for (int64_t i = 0; i < K_; i++) qp[i] = round_to(record, load_as_float(k.data, k.dtype, i));
+    round_into(qp, k, record);
     const auto normalise = HWY_DYNAMIC_DISPATCH(GdnNormalise);
     normalise(qp, K_, stride_, 1.0f, kp);
     if (q) normalise(q, K_, stride_, 1.0f / std::sqrt(static_cast<float>(K_)), qp);
-    for (int64_t i = 0; i < V_; i++) vp[i] = round_to(record, load_as_float(v.data, v.dtype, i));
+    round_into(vp, v, record);
     steps_[count_++] = {.k = kp,
                         .q = qp,
                         .v = vp,
@@ -136,17 +146,26 @@ class Head {
                         .store = p != folded_ && p == fold_to_};
   }
 
-  GdnRun run() const { return {steps_, count_, stride_, state_.checkpoint[seat_][head_]}; }
+  // A vector as it reads back from a record.
+  static void round_into(float* out, const View<1>& x, DType record) {
+    load_floats(x.data, x.dtype, 0, x.shape[0], out);
+    if (record == DType::f32 || x.dtype != DType::f32) return;
+    for (int64_t i = 0; i < x.shape[0]; i++) out[i] = round_to(record, out[i]);
+  }
+
+  GdnRun run() const { return {steps_, count_, stride_, fresh_, state_.checkpoint[seat_][head_]}; }
 
   void flush() {
-    if (count_) HWY_DYNAMIC_DISPATCH(GdnHead)(run(), S_);
-    count_ = 0;
+    if (count_ == 0) return;
+    HWY_DYNAMIC_DISPATCH(GdnHead)(run(), S_);
+    count_ = 0, fresh_ = false;
   }
 
   const GdnState& state_;
   const int32_t seat_;
   const int64_t head_, folded_, first_, fold_to_, grain_, V_, K_, R_, key_head_;
   int64_t stride_, count_ = 0;
+  bool fresh_ = true;
   float *S_, *k_, *q_, *v_;
   GdnStep steps_[kBlock];
 };
@@ -163,7 +182,7 @@ void append_records(const GdnVerifyArgs& a, int32_t b) {
   const int32_t seat = a.rows.seat[b];
   const auto store = [](const View<4>& ring, int32_t at, int64_t h, int64_t slot, const float* x, int64_t count) {
     const View<1> row = ring[at][h][slot];
-    for (int64_t i = 0; i < count; i++) store_from_float(row.data, row.dtype, i, x[i]);
+    store_floats(row.data, row.dtype, 0, count, x);
   };
   for (int32_t i = 0; i < a.rows.length(b); i++) {
     const int64_t p = a.rows.first[b] + i, token = a.rows.start[b] + i, slot = p % R;

@@ -19,8 +19,12 @@ struct GdnRun {
   const GdnStep* steps;
   int64_t count;
   int64_t stride;      // K rounded up to whole vectors
+  bool fresh;          // S does not hold the checkpoint yet
   View<2> checkpoint;  // [V, K] of this seat and head
 };
+
+// Rows [v0, v0 + rows) of the checkpoint into S [rows, stride], zeros behind K.
+void Depart(const GdnRun& run, float* S, int64_t rows, int64_t v0);
 
 // The state rows [v0, v0 + rows) of S [rows, stride] stand on a grid point (round) or at their destination (store).
 void Arrive(const GdnRun& run, bool round, bool store, float* S, int64_t rows, int64_t v0);

@@ -140,10 +140,15 @@ constexpr int kTileCols = kManyRegisters || MR <= 2 ? 4
                           : MR == 3                 ? 3
                                                     : 2;
 
+// Weights that are brought into the cache beside a tile: those `ahead` of its own at k in [begin, end).
+struct Fetch {
+  int64_t ahead, begin, end;
+};
+
 // sums[n, m] += x[m] . w[n] over one chunk, m < MR, n < NR. Rows of x lie kChunk apart, those of sums `pitch`; up to
-// three sums behind those of the tile get a zero added. w + ahead is fetched into the cache.
+// three sums behind those of the tile get a zero added.
 template <class Weights, int MR, int NR, class T = typename Weights::T>
-HWY_INLINE void Tile(const float* x, const T* w, int64_t stride, int64_t length, int64_t ahead, float* sums,
+HWY_INLINE void Tile(const float* x, const T* w, int64_t stride, int64_t length, Fetch fetch, float* sums,
                      int64_t pitch) {
   const F d;
   Vec acc[NR][MR];
@@ -164,8 +169,8 @@ HWY_INLINE void Tile(const float* x, const T* w, int64_t stride, int64_t length,
   };
   int64_t k = 0;
   for (; k + kStep <= length; k += kStep) {
-    if (ahead)
-      for (int n = 0; n < NR; n++) hwy::Prefetch(w + n * stride + k + ahead);
+    if (fetch.begin <= k && k < fetch.end)
+      for (int n = 0; n < NR; n++) hwy::Prefetch(w + n * stride + k + fetch.ahead);
     step(x + k, w + k, stride);
   }
   if (k < length) {
@@ -183,24 +188,24 @@ HWY_INLINE void Tile(const float* x, const T* w, int64_t stride, int64_t length,
 
 // MR rows of x times any number of columns, over one chunk.
 template <class Weights, int MR, class T = typename Weights::T>
-HWY_INLINE void TileRow(const float* x, const T* w, int64_t stride, int64_t cols, int64_t length, int64_t ahead,
+HWY_INLINE void TileRow(const float* x, const T* w, int64_t stride, int64_t cols, int64_t length, Fetch fetch,
                         float* sums, int64_t pitch) {
   constexpr int NR = kTileCols<MR>;
   int64_t n = 0;
   for (; n + NR <= cols; n += NR)
-    Tile<Weights, MR, NR>(x, w + n * stride, stride, length, ahead, sums + n * pitch, pitch);
-  for (; n < cols; n++) Tile<Weights, MR, 1>(x, w + n * stride, stride, length, ahead, sums + n * pitch, pitch);
+    Tile<Weights, MR, NR>(x, w + n * stride, stride, length, fetch, sums + n * pitch, pitch);
+  for (; n < cols; n++) Tile<Weights, MR, 1>(x, w + n * stride, stride, length, fetch, sums + n * pitch, pitch);
 }
 
 // Any number of rows and columns, over one chunk. The rows are spread evenly over tiles.
 template <class Weights, class T = typename Weights::T>
 void Chunk(const float* x, int64_t rows, const T* w, int64_t stride, int64_t cols, int64_t length, int64_t ahead,
            float* sums, int64_t pitch) {
-  int64_t tiles = (rows + kTileRows - 1) / kTileRows, mr;
-  for (int64_t m = 0; m < rows; m += mr, tiles--) {
-    mr = (rows - m + tiles - 1) / tiles;
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int64_t t = 0; t < tiles; t++) {
+    const int64_t m = rows * t / tiles, mr = rows * (t + 1) / tiles - m;
     const float* xm = x + m * kChunk;
-    const int64_t fetch = m == 0 ? ahead : 0;  // once is enough
+    const Fetch fetch{.ahead = ahead, .begin = length * t / tiles, .end = ahead ? length * (t + 1) / tiles : 0};
     switch (mr) {
       case 1:
         TileRow<Weights, 1>(xm, w, stride, cols, length, fetch, sums + m, pitch);

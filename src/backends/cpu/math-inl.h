@@ -13,11 +13,13 @@ HWY_BEFORE_NAMESPACE();
 namespace deltaring::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 1 / (1 + e^-x). The exponent is capped where the result has long become 0, since Exp ends at 104.
+// 1 / (1 + e^-x). The exponent is capped where the result has long become 0, since Exp ends at 104; Exp of NaN is no
+// NaN.
 template <class D, class V>
 HWY_INLINE V Sigmoid(D d, V x) {
   const V one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0f)))));
+  const V y = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0f)))));
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
 // x sigmoid(x); NaN stays NaN.
