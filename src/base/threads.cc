@@ -4,6 +4,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -11,47 +12,72 @@
 namespace deltaring {
 
 namespace {
+
 constexpr int kSpins = 4096;  // about 20 us: longer than the gap between two loops of a decode step
+constexpr uint64_t kClosed = 0xffffffffu;
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #endif
 }
+
+// Spins, then sleeps, until the atomic is no longer `old`.
+template <class T>
+void wait_while(std::atomic<T>& value, T old) {
+  for (int spin = 0; spin < kSpins; spin++) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
 }  // namespace
 
+// A loop ends when its indices are done, whether or not every worker woke up for it. A worker that comes late must not
+// take an index of the next loop with this loop's body, so one word holds the loop's number and its next index: taking
+// an index fails once the number has moved on, and the body is only read behind a successful take, when the loop cannot
+// end before that index is done.
 struct ThreadPool::Shared {
   std::vector<std::thread> workers;
-  std::atomic<uint32_t> epoch{0};  // counts loops; workers wait for it to move
-  std::atomic<int> busy{0};        // workers that have not left the current loop
-  std::atomic<int64_t> next{0};    // first index nobody has taken
+  std::atomic<uint64_t> ticket{kClosed};  // loop number << 32 | next index, or kClosed while the loop is being set up
+  std::atomic<uint32_t> loop{0};          // what workers sleep on
+  std::atomic<uint32_t> count{0}, done{0};
   std::atomic<bool> stop{false};
-  int64_t count = 0;
   Call call = nullptr;
   const void* context = nullptr;
   std::mutex error_mutex;
   std::exception_ptr error;
 
-  void work() {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+  bool take(uint32_t number, uint32_t& index) {
+    uint64_t seen = ticket.load(std::memory_order_acquire);
+    do {
+      index = static_cast<uint32_t>(seen);
+      if (seen >> 32 != number || index >= count.load(std::memory_order_acquire) || index == kClosed) return false;
+    } while (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    return true;
+  }
+
+  void work(uint32_t number) {
+    for (uint32_t index; take(number, index);) {
       try {
-        call(context, i);
+        call(context, index);
       } catch (...) {
         std::lock_guard lock(error_mutex);
         if (!error) error = std::current_exception();
       }
+      const uint32_t all = count.load(std::memory_order_relaxed);
+      if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == all) done.notify_one();
     }
   }
 
   void worker_main() {
-    uint32_t seen = 0;
+    uint32_t number = 0;
     while (true) {
-      for (int spin = 0; spin < kSpins && epoch.load(std::memory_order_acquire) == seen; spin++) pause();
-      epoch.wait(seen, std::memory_order_acquire);
-      seen = epoch.load(std::memory_order_acquire);
-      if (stop.load(std::memory_order_relaxed)) return;
-      work();
-      if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) busy.notify_one();
+      wait_while(loop, number);
+      number = loop.load(std::memory_order_acquire);
+      if (stop.load(std::memory_order_acquire)) return;
+      work(number);
     }
   }
 };
@@ -64,8 +90,8 @@ ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()) {
 
 ThreadPool::~ThreadPool() {
   shared_->stop = true;
-  shared_->epoch.fetch_add(1, std::memory_order_release);
-  shared_->epoch.notify_all();
+  shared_->loop.fetch_add(1, std::memory_order_release);
+  shared_->loop.notify_all();
   for (std::thread& worker : shared_->workers) worker.join();
 }
 
@@ -73,23 +99,18 @@ int ThreadPool::size() const { return static_cast<int>(shared_->workers.size()) 
 
 void ThreadPool::run(int64_t count, Call call, const void* context) {
   Shared& s = *shared_;
-  s.count = count, s.call = call, s.context = context;
-  s.next.store(0, std::memory_order_relaxed);
-  const bool alone = count <= 1 || s.workers.empty();
-  if (!alone) {
-    s.busy.store(static_cast<int>(s.workers.size()), std::memory_order_relaxed);
-    s.epoch.fetch_add(1, std::memory_order_release);
-    s.epoch.notify_all();
-  }
-  s.work();
-  if (!alone) {
-    for (int spin = 0, left; (left = s.busy.load(std::memory_order_acquire)) != 0; spin++) {
-      if (spin < kSpins)
-        pause();
-      else
-        s.busy.wait(left, std::memory_order_acquire);
-    }
-  }
+  if (count <= 0) return;
+  check(count < static_cast<int64_t>(kClosed), "a loop of {} indices; {} at most", count, kClosed - 1);
+  const uint32_t number = s.loop.load(std::memory_order_relaxed) + 1;
+  s.ticket.store(uint64_t{number} << 32 | kClosed, std::memory_order_release);
+  s.call = call, s.context = context;
+  s.count.store(static_cast<uint32_t>(count), std::memory_order_release);
+  s.done.store(0, std::memory_order_relaxed);
+  s.ticket.store(uint64_t{number} << 32, std::memory_order_release);
+  s.loop.store(number, std::memory_order_release);
+  if (count > 1) s.loop.notify_all();  // a single index is not worth a wake-up
+  s.work(number);
+  for (uint32_t done; (done = s.done.load(std::memory_order_acquire)) != count;) wait_while(s.done, done);
   if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));
 }
 

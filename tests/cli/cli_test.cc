@@ -175,7 +175,7 @@ TEST(Cli, InspectAgreesWithTheEngine) {
 }
 
 TEST(Cli, DoctorFindsTheModelHealthy) {
-  const ProcessResult r = on_tiny("doctor", {"-n", "12"});
+  const ProcessResult r = on_tiny("doctor", {"-n", "6"});
   EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
   EXPECT_NE(r.out.find("healthy"), std::string::npos) << r.out;
   EXPECT_EQ(r.out.find("FAIL"), std::string::npos) << r.out;

@@ -170,6 +170,7 @@ TEST(CliRefusals, Values) {
                         {"--max-tokens", "ten"},
                         {"--max-tokens", "99999999999999999999"},
                         {"--seed", "x"},
+                        {"--seed", "-1"},
                         {"--threads", "-1"},
                         {"--threads", "5000"},
                         {"--backend", "abacus"},
@@ -183,7 +184,7 @@ TEST(CliRefusals, Values) {
                         {"--chunked-prefill-size", "-64"},
                         {"--chunked-prefill-size", "4611686018427387904"}};
   for (const auto& [flag, value] : cases) {
-    expect_refused(on_tiny("generate", {"-p", "x", flag, value}), {std::string(flag).substr(2), value},
+    expect_refused(on_tiny("generate", {"-p", "x", flag, value}, {.seconds = 3}), {std::string(flag).substr(2), value},
                    std::string(flag) + " " + value);
   }
   expect_refused(on_tiny("generate", {"-p", "x", "-n", "1", "--stop", ""}), {"stop"}, "an empty stop string");

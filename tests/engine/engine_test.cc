@@ -25,22 +25,22 @@ std::string name_of(const EngineOptions& o) {
 TEST(Engine, SpeculationChangesNothing) {
   Engine plain(engine_options("none"));
   std::vector<GenerateResult> want;
-  for (const char* prompt : kPrompts) want.push_back(run(plain, prompt, greedy(24)));
+  for (const char* prompt : kPrompts) want.push_back(run(plain, prompt, greedy(20)));
   int64_t accepted = 0, rejected = 0;
   for (const char* algorithm : {"ngram", "eagle"}) {
-    for (const int64_t T : {1, 3, 4, 8}) {
+    for (const int64_t T : {1, 3, 8}) {
       Engine engine(engine_options(algorithm, T));
       for (size_t i = 0; i < std::size(kPrompts); i++) {
         const std::string where = std::string(algorithm) + " T " + std::to_string(T) + " prompt " + std::to_string(i);
-        const GenerateResult got = run(engine, kPrompts[i], greedy(24));
+        const GenerateResult got = run(engine, kPrompts[i], greedy(20));
         expect_same(got, want[i], where);
         expect_sane_statistics(got, T, where);
         accepted += got.accepted, rejected += got.drafted - got.accepted;
       }
     }
   }
-  EXPECT_GT(accepted, 50);
-  EXPECT_GT(rejected, 50);
+  EXPECT_GT(accepted, 30);
+  EXPECT_GT(rejected, 30);
 }
 
 // R never changes a bit, nor F while the checkpoint is exact; every option decodes alike with and without speculation.
@@ -61,11 +61,11 @@ TEST(Engine, OptionsOfTheStateKeepSpeculationExact) {
       option([](EngineOptions& o) { o.mamba_ssm_dtype = "float16", o.fold_grain = 16; }),
       option([](EngineOptions& o) { o.kv_cache_dtype = "bfloat16"; })};
   Engine base(engine_options("eagle", 4));
-  const GenerateResult want = run(base, kPrompts[0], greedy(40));
+  const GenerateResult want = run(base, kPrompts[0], greedy(24));
   for (const std::vector<EngineOptions>* group : {&exact, &rounded}) {
     for (const EngineOptions& o : *group) {
       Engine engine(o);
-      GenerateOptions g = greedy(40);
+      GenerateOptions g = greedy(24);
       const GenerateResult on = run(engine, kPrompts[0], g);
       g.speculate = false;
       expect_same(on, run(engine, kPrompts[0], g), name_of(o));
@@ -99,7 +99,7 @@ TEST(Engine, StopTokensEndTheOutputInsideABlock) {
   Engine engine(engine_options("eagle", 8));
   GenerateOptions g = greedy(24);
   const GenerateResult whole = run(engine, kPrompts[1], g);
-  for (size_t at = 0; at < whole.tokens.size(); at += 3) {
+  for (size_t at = 0; at < whole.tokens.size(); at += 5) {
     const auto first = std::find(whole.tokens.begin(), whole.tokens.end(), whole.tokens[at]);
     g.stop_token_ids = {4090, whole.tokens[at]};  // 4090 is a padding row of the head
     const GenerateResult r = run(engine, kPrompts[1], g);
@@ -148,20 +148,20 @@ TEST(Engine, StreamIsTheTextInWholeCharacters) {
 
 TEST(Engine, OnTextEndsTheRequest) {
   Engine engine(engine_options("eagle", 4));
-  const GenerateResult whole = run(engine, kPrompts[0], greedy(60));
-  for (const size_t enough : {1, 20, 60}) {
+  const GenerateResult whole = run(engine, kPrompts[0], greedy(40));
+  for (const size_t enough : {1, 20, 50}) {
     std::string stream;
-    const GenerateResult r = engine.generate(std::string_view(kPrompts[0]), greedy(60), [&](std::string_view piece) {
+    const GenerateResult r = engine.generate(std::string_view(kPrompts[0]), greedy(40), [&](std::string_view piece) {
       stream += piece;
       return stream.size() < enough;
     });
     EXPECT_EQ(stream, r.text);
     EXPECT_TRUE(whole.text.starts_with(r.text));
     EXPECT_GE(r.text.size(), enough);
-    EXPECT_LT(r.tokens.size(), 60u);
+    EXPECT_LT(r.tokens.size(), 40u);
     expect_sane_statistics(r, 4, "ended early");
   }
-  expect_same(run(engine, kPrompts[0], greedy(60)), whole, "after an early end");
+  expect_same(run(engine, kPrompts[0], greedy(40)), whole, "after an early end");
 }
 
 TEST(Engine, SeedsChooseTheOutput) {
@@ -208,9 +208,10 @@ TEST(Engine, ThePromptMustLeaveRoomInTheContext) {
 }
 
 TEST(Engine, TheContextEndsTheOutput) {
-  for (const int64_t T : {1, 4, 8}) {
-    Engine engine(engine_options(T == 1 ? "none" : "eagle", T, 64)), wide(engine_options("none", 4, 128));
-    for (const size_t length : {1, 40, 57, 62}) {
+  Engine wide(engine_options("none", 4, 128));
+  for (const int64_t T : {1, 8}) {
+    Engine engine(engine_options(T == 1 ? "none" : "eagle", T, 64));
+    for (const size_t length : {40, 57, 62}) {
       const std::vector<int32_t> prompt = prompt_of(engine, length);
       const GenerateResult r = engine.generate(prompt, greedy(100));
       const std::string where = "T " + std::to_string(T) + " prompt of " + std::to_string(length);
@@ -240,12 +241,12 @@ TEST(Engine, RequestsAreIndependent) {
 
 TEST(Engine, WorksOnAfterEveryRefusal) {
   Engine engine(engine_options("eagle", 4));
-  const GenerateResult want = run(engine, kPrompts[0], greedy(16));
+  const GenerateResult want = run(engine, kPrompts[0], greedy(6));
   const auto refused = [&](const std::string& what, const std::vector<int32_t>& prompt, const auto& change) {
-    GenerateOptions g = greedy(16);
+    GenerateOptions g = greedy(6);
     change(g);
     for (int i = 0; i < 2; i++) EXPECT_THROW(engine.generate(prompt, g), Error) << what;
-    expect_same(run(engine, kPrompts[0], greedy(16)), want, "after " + what);
+    expect_same(run(engine, kPrompts[0], greedy(6)), want, "after " + what);
   };
   const auto as_is = [](GenerateOptions&) {};
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
@@ -266,9 +267,9 @@ TEST(Engine, WorksOnAfterEveryRefusal) {
   struct Mine : std::exception {};
   for (int i = 0; i < 2; i++) {
     const auto throws = [](std::string_view) -> bool { throw Mine(); };
-    EXPECT_THROW(engine.generate(std::string_view(kPrompts[1]), greedy(16), throws), Mine) << "from on_text";
+    EXPECT_THROW(engine.generate(std::string_view(kPrompts[1]), greedy(6), throws), Mine) << "from on_text";
   }
-  expect_same(run(engine, kPrompts[0], greedy(16)), want, "after on_text threw");
+  expect_same(run(engine, kPrompts[0], greedy(6)), want, "after on_text threw");
 }
 
 TEST(Engine, InvalidBytesOfAPromptBecomeReplacements) {

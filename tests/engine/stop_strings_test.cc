@@ -5,13 +5,13 @@ namespace {
 
 TEST(EngineStops, CutInsideAcceptedBlocks) {
   Engine engine(engine_options("eagle", 8));
-  check_stop_strings(engine, kPrompts[0], 24, 7, {1, 2, 3, 5, 9});
+  check_stop_strings(engine, kPrompts[0], 24, 11, {1, 2, 3, 5, 9});
 }
 
 TEST(EngineStops, TheEarliestOfSeveralWins) {
   Engine engine(engine_options("eagle", 8));
-  const std::string text = run(engine, kPrompts[0], greedy(24)).text;
-  GenerateOptions g = greedy(24);
+  const std::string text = run(engine, kPrompts[0], greedy(20)).text;
+  GenerateOptions g = greedy(20);
   g.stop = {text.substr(30, 4), text.substr(12, 5), text.substr(20, 3)};
   size_t first = std::string::npos;
   for (const std::string& stop : g.stop) first = std::min(first, text.find(stop));
