@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "backends/tables.h"
 #include "model/random_weights.h"
@@ -14,6 +13,7 @@
 namespace {
 
 using namespace deltaring;
+using bench::seconds;
 
 ModelConfig config_0_8b() {
   ModelConfig c;
@@ -47,32 +47,38 @@ class Model {
 
   static constexpr int64_t kChunk = 512, kMaxT = 16;
 
-  // Seconds of one verify step of T tokens behind a context of `context` tokens: median of `steps`.
-  double step_seconds(int64_t T, int64_t context, int steps) {
-    StatePool pool(model_.state_shape(), pool_options(context + steps * 2 + kMaxT));
+  // Seconds of one verify step of T tokens behind a context of `context` tokens, of a T=1 step, and of reading as many
+  // bytes as the step must: medians of `rounds`, the three taken in turn so that a busy machine slows them alike.
+  struct Step {
+    double seconds, plain, read;
+  };
+  Step step(int64_t T, int64_t context, int rounds) {
+    StatePool pool(model_.state_shape(), pool_options(context + rounds * 2 + kMaxT));
     WrongDrafter drafter;
     SpecStepper stepper(model_, pool, &drafter, kChunk, config_0_8b().vocab_size);
     Sequence s = prompt(pool, context);
     stepper.prefill(s);
-    std::vector<double> times;
+    std::vector<double> times, plain, read;
     Sequence* const row = &s;
-    for (int i = 0; i < steps; i++) {
+    const int64_t bytes = static_cast<int64_t>(step_bytes(context)) >> 16 << 16;
+    const std::byte* weights = static_cast<const std::byte*>(model_.weights().embed_tokens.data);
+    for (int i = 0; i < rounds; i++) {
       s.max_drafts = static_cast<int32_t>(T - 1);
-      const auto start = std::chrono::steady_clock::now();
-      stepper.step({&row, 1});
-      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      times.push_back(seconds([&] { stepper.step({&row, 1}); }));
+      s.max_drafts = 0;
+      plain.push_back(seconds([&] { stepper.step({&row, 1}); }));
+      volatile uint64_t sink = 0;
+      read.push_back(seconds([&] { sink = bench::read_all(readers_, weights, std::min(bytes, readable_)); }) *
+                     static_cast<double>(bytes) / static_cast<double>(std::min(bytes, readable_)));
     }
-    std::nth_element(times.begin(), times.begin() + steps / 2, times.end());
-    return times[steps / 2];
+    return {bench::median(times), bench::median(plain), bench::median(read)};
   }
 
   double prefill_seconds(int64_t tokens) {
     StatePool pool(model_.state_shape(), pool_options(tokens + kMaxT));
     SpecStepper stepper(model_, pool, nullptr, kChunk, config_0_8b().vocab_size);
     Sequence s = prompt(pool, tokens);
-    const auto start = std::chrono::steady_clock::now();
-    stepper.prefill(s);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return seconds([&] { stepper.prefill(s); });
   }
 
   // Bytes a step of one row must move: every matrix once, the checkpoint, records and KV it reads.
@@ -113,8 +119,12 @@ class Model {
     return sum;
   }
 
+  // Bytes of the embedding, one piece of memory far larger than the caches.
+  static constexpr int64_t readable_ = int64_t{248320} * 1024 * 2 >> 16 << 16;
+
   const OpTable& ops_;
   std::unique_ptr<Stream> stream_;
+  ThreadPool readers_{0};
   HybridModel model_;
 };
 
@@ -125,33 +135,38 @@ Model& model() {
 
 void decode(benchmark::State& state) {
   const int64_t T = state.range(0), context = state.range(1);
-  double seconds = 0, plain = 0;
+  Model::Step step{};
   for (auto _ : state) {
-    plain = model().step_seconds(1, context, 15);
-    seconds = T == 1 ? plain : model().step_seconds(T, context, 15);
-    state.SetIterationTime(seconds);
+    step = model().step(T, context, 15);
+    state.SetIterationTime(step.seconds);
   }
-  const double bytes = model().step_bytes(context), bandwidth = read_bandwidth();
-  state.counters["ms"] = seconds * 1e3;
+  const double bytes = model().step_bytes(context);
   state.counters["GB"] = bytes / 1e9;
-  state.counters["GB/s"] = bytes / seconds / 1e9;
-  state.counters["read_limit_GB/s"] = bandwidth / 1e9;
-  state.counters["share_of_limit"] = bytes / seconds / bandwidth;
-  state.counters["times_T=1"] = seconds / plain;
+  state.counters["GB/s"] = bytes / step.seconds / 1e9;
+  state.counters["read_limit_GB/s"] = bytes / step.read / 1e9;
+  state.counters["share_of_read_limit"] = step.read / step.seconds;
+  state.counters["times_a_T=1_step"] = step.seconds / step.plain;
 }
 
+// The machine's best GEMM rate, measured beside each prefill: oneDNN in bf16 where it has a kernel, else in f32.
 void prefill(benchmark::State& state) {
   const int64_t tokens = state.range(0);
-  double seconds = 1e30;
+  std::vector<double> times, limits;
   for (auto _ : state) {
-    for (int i = 0; i < 3; i++) seconds = std::min(seconds, model().prefill_seconds(tokens));
-    state.SetIterationTime(seconds);
+    for (int i = 0; i < 3; i++) {
+      times.push_back(model().prefill_seconds(tokens));
+#ifdef DELTARING_ONEDNN
+      limits.push_back(std::max(bench::onednn_sgemm_rate(512, 1024, 3584), bench::onednn_bf16_rate(512, 1024, 3584)));
+#endif
+    }
+    state.SetIterationTime(bench::median(times));
   }
-  const double rate = model().prefill_flops(tokens) / seconds, limit = gemm_rate();
-  state.counters["tok/s"] = static_cast<double>(tokens) / seconds;
+  const double rate = model().prefill_flops(tokens) / bench::median(times);
+  state.counters["tok/s"] = static_cast<double>(tokens) / bench::median(times);
   state.counters["GFLOP/s"] = rate / 1e9;
-  state.counters["gemm_limit_GFLOP/s"] = limit / 1e9;
-  state.counters["share_of_limit"] = rate / limit;
+  if (limits.empty()) return;
+  state.counters["gemm_limit_GFLOP/s"] = bench::median(limits) / 1e9;
+  state.counters["share_of_gemm_limit"] = rate / bench::median(limits);
 }
 
 BENCHMARK(decode)

@@ -7,8 +7,8 @@
 namespace deltaring {
 
 // out[t, c] = silu(sum_j weight[c, j] x[t - (taps-1) + j, c]), j ascending; inputs at negative positions are zeros
-// (never read), those before the row come from the ring, the others from x. Row token at position p is stored in slot p
-// % Rc. With length > Rc - (taps-1) only the last Rc rows are stored. Rc >= taps - 1.
+// (never read), those before the row come from the ring, the others from x. The input at position p is stored in slot
+// p % Rc, of a row longer than the ring the last Rc inputs. Rc >= taps - 1.
 struct ConvArgs {
   Rows rows;       // folded, fold_to unused
   View<2> x;       // [tokens, C] f32

@@ -17,7 +17,7 @@ struct Cursor {
 
 enum class FoldPolicy {
   grid,   // checkpoints stand on multiples of F only: state and outputs are a function of the tokens alone
-  every,  // all records are folded after each commit: any R >= T serves, no bit promise for 16-bit checkpoints
+  every,  // gdn_fold takes all records after each commit: any R >= T serves, no bit promise for 16-bit checkpoints
 };
 
 // Start-up constants of a ring: the rules below bind them together.

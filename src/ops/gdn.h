@@ -33,20 +33,21 @@ struct GdnGatesArgs {
 // Outputs of every token of every row from checkpoint + records [folded, first) + the row itself. Stores the checkpoint
 // at fold_to when fold_to > folded, and records of all row tokens at positions >= fold_to. Moves no cursor.
 //   verify: fold_to <= first. R >= (first - folded) + length, so that no live record is overwritten.
-//   prefill: every row token is accepted, so fold_to may lie inside the row, first <= fold_to <= first + length, and
-//            first + length - fold_to <= R. Same bits as verify for any split of the tokens into calls.
+//   prefill: every row token is accepted, so fold_to may lie inside the row: folded <= fold_to <= first + length. The
+//            tail behind fold_to fits the ring, and without a fold past first so do records and row together, as in
+//            verify. Same bits as verify for any split of the tokens into calls.
 struct GdnVerifyArgs {
   Rows rows;
   View<3> q, k;     // [tokens, Hk, K] f32
   View<3> v;        // [tokens, Hv, V] f32
   View<2> g, beta;  // [tokens, Hv] f32
   GdnState state;
-  int64_t
-      grain;  // F, or 0 when checkpoints do not stand on a grid (FoldPolicy::every): then nothing is rounded in passing
-  View<3> out;  // [tokens, Hv, V] f32
+  int64_t grain;  // F; 0 off the grid (FoldPolicy::every): then the state is rounded only where it is stored
+  View<3> out;    // [tokens, Hv, V] f32
 };
 
-// Replays records [folded, fold_to) into the checkpoint; rows need no tokens (start may be null). Moves no cursor.
+// Replays records [folded, fold_to) into the checkpoint; rows need no tokens (start may be null). Moves no cursor. To
+// leave the grid (FoldPolicy::every, export to engines that keep plain states) pass grain 0.
 struct GdnFoldArgs {
   Rows rows;
   GdnState state;

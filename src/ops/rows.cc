@@ -1,5 +1,8 @@
 #include "ops/rows.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/error.h"
 
 namespace deltaring {
@@ -15,6 +18,11 @@ void check(const Rows& rows, int64_t seats, int64_t tokens) {
           seats);
     check(rows.seat[b] < 0 || rows.first[b] >= 0, "rows.first[{}] is {}, want >= 0", b, rows.first[b]);
   }
+  std::vector<int32_t> seated(rows.seat, rows.seat + rows.count);
+  std::sort(seated.begin(), seated.end());
+  const auto twice = std::adjacent_find(std::upper_bound(seated.begin(), seated.end(), -1), seated.end());
+  check(twice == seated.end(), "rows.seat holds {} twice; a request is one row of a step",
+        twice == seated.end() ? -1 : *twice);
   check(rows.tokens() == tokens, "rows hold {} tokens, the views {}", rows.tokens(), tokens);
 }
 

@@ -142,7 +142,7 @@ class Head {
                         .decay = std::exp(g),
                         .beta = beta,
                         .out = out,
-                        .round = p != folded_ && grain_ != 0 && p % grain_ == 0,
+                        .round = p != folded_ && (p == fold_to_ || (grain_ != 0 && p % grain_ == 0)),
                         .store = p != folded_ && p == fold_to_};
   }
 

@@ -85,10 +85,11 @@ class Walk {
 
   // S <- e^g S + d k^T with d = beta (v - e^g S k); out[V] = S q when asked for.
   void step(const Token& t, float* out) {
+    const double decay = std::exp(t.g);
     for (int64_t v = 0; v < V_; v++) {
       double* row = &S_[v * K_];
       double projected = 0, o = 0;
-      for (int64_t k = 0; k < K_; k++) row[k] *= std::exp(t.g), projected += row[k] * t.k[k];
+      for (int64_t k = 0; k < K_; k++) row[k] *= decay, projected += row[k] * t.k[k];
       const double d = t.beta * (t.v[v] - projected);
       for (int64_t k = 0; k < K_; k++) row[k] += d * t.k[k];
       for (int64_t k = 0; k < K_ && out; k++) o += row[k] * t.q[k];
