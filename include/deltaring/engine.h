@@ -5,8 +5,8 @@
 // newest one in a single pass, keeps a prefix and moves an integer; rejected tokens need no undo.
 //
 // Load once, call generate as often as you like. An Engine is used by one thread at a time; several may live side by
-// side. Nothing is printed and no environment is read. Every failure is a deltaring::Error (base/error.h), derived from
-// std::runtime_error, whose text says what was asked, what is possible and a value that works.
+// side. Nothing is printed and no environment is read. Failures are deltaring::Error (deltaring/error.h), whose text
+// says what was asked, what is possible and a value that works, or std::bad_alloc; the Engine stays usable behind both.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -14,6 +14,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "deltaring/error.h"
 
 namespace deltaring {
 
@@ -50,11 +52,11 @@ struct GenerateOptions {
   bool ignore_eos = false;
   std::vector<std::string> stop;  // texts that end the output and are not part of it
   std::vector<int32_t> stop_token_ids;
-  bool speculate = true;       // false: plain decoding with the same engine, the same tokens
+  bool speculate = true;       // false: plain decoding; greedy or drafted by ngram, the same tokens
   bool logits_digest = false;  // fill GenerateResult::logits_digest
 };
 
-enum class FinishReason { stop_token, stop_string, length, context };
+enum class FinishReason { stop_token, stop_string, length, context, cancelled };
 
 struct GenerateResult {
   std::string text;
@@ -94,7 +96,8 @@ class Engine {
   Engine& operator=(Engine&&) noexcept;
 
   // Continues a text or answers a chat. on_text receives the output in whole characters as it is decided; returning
-  // false ends the request after that step. A prompt must hold at least one token and leave room in the context.
+  // false ends the request: nothing behind that piece is part of the result. A prompt must hold at least one token and
+  // leave room in the context.
   using OnText = std::function<bool(std::string_view)>;
   GenerateResult generate(std::string_view prompt, const GenerateOptions& options, const OnText& on_text = {});
   GenerateResult generate(const std::vector<Message>& chat, const GenerateOptions& options, const OnText& on_text = {});

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <string_view>
 
 namespace deltaring {
 
@@ -13,6 +15,13 @@ constexpr size_t size_of(DType t) { return t == DType::f32 ? 4 : 2; }
 
 constexpr const char* name_of(DType t) {
   return t == DType::f32 ? "float32" : t == DType::bf16 ? "bfloat16" : "float16";
+}
+
+constexpr std::optional<DType> dtype_named(std::string_view name) {
+  for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
+    if (name == name_of(t)) return t;
+  }
+  return std::nullopt;
 }
 
 constexpr float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -49,11 +50,18 @@ struct ThreadPool::Shared {
   std::mutex error_mutex;
   std::exception_ptr error;
 
+  void join() {
+    stop = true;
+    loop.fetch_add(1, std::memory_order_release);
+    loop.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
   bool take(uint32_t number, uint32_t& index) {
     uint64_t seen = ticket.load(std::memory_order_acquire);
     do {
       index = static_cast<uint32_t>(seen);
-      if (seen >> 32 != number || index >= count.load(std::memory_order_acquire) || index == kClosed) return false;
+      if (seen >> 32 != number || index >= count.load(std::memory_order_acquire)) return false;
     } while (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire));
     return true;
   }
@@ -85,15 +93,18 @@ struct ThreadPool::Shared {
 ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()) {
   check(threads >= 0 && threads <= 1024, "threads is {}; 0 (one per core) to 1024 work, for example 0", threads);
   if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
-  for (int i = 1; i < threads; i++) shared_->workers.emplace_back([shared = shared_.get()] { shared->worker_main(); });
+  try {
+    for (int i = 1; i < threads; i++)
+      shared_->workers.emplace_back([shared = shared_.get()] { shared->worker_main(); });
+  } catch (const std::system_error& error) {
+    const int started = size();
+    shared_->join();
+    fail(ErrorKind::out_of_memory, "--threads {}: only {} threads could be started ({}); {} works", threads, started,
+         error.code().message(), 1);
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  shared_->stop = true;
-  shared_->loop.fetch_add(1, std::memory_order_release);
-  shared_->loop.notify_all();
-  for (std::thread& worker : shared_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() { shared_->join(); }
 
 int ThreadPool::size() const { return static_cast<int>(shared_->workers.size()) + 1; }
 

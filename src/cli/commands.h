@@ -1,6 +1,10 @@
 // The subcommands. Each adds itself to the app; its callback sets the exit code.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <limits>
+#include <string>
+#include <system_error>
 
 #include "deltaring/engine.h"
 
@@ -12,11 +16,30 @@ void add_generate(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 
-// The flags that describe an engine, the same for every subcommand that loads one.
-void add_engine_flags(CLI::App& command, EngineOptions& options);
+// The flags that describe an engine: its model and state, how it speculates, how it runs.
+void add_state_flags(CLI::App& command, EngineOptions& options);
+void add_speculation_flags(CLI::App& command, EngineOptions& options);
+void add_run_flags(CLI::App& command, EngineOptions& options);
+
+// An option for a whole number that must be given as one and fit T: CLI11 alone takes "-1" for an unsigned and cuts
+// what is too large.
+template <class T>
+CLI::Option* add_integer(CLI::App& command, const std::string& name, T& value, const std::string& description) {
+  const auto whole = [](const std::string& text) {
+    T parsed;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+    if (error == std::errc() && end == text.data() + text.size()) return std::string();
+    return "'" + text + "' is not a whole number from " + std::to_string(std::numeric_limits<T>::min()) + " to " +
+           std::to_string(std::numeric_limits<T>::max());
+  };
+  return command.add_option(name, value, description)->check(whole);
+}
 
 // Reports notices and a progress bar on standard error, the bar only on a terminal.
 void report_loading(EngineOptions& options);
+
+// Throws Error when standard output could not take everything: a full disk, a closed pipe.
+void flush_output();
 
 // "3.4 MiB", "512 B".
 std::string human_bytes(double bytes);

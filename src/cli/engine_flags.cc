@@ -1,40 +1,56 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
 #include "cli/commands.h"
 
 namespace deltaring::cli {
 
-void add_engine_flags(CLI::App& command, EngineOptions& o) {
+void add_state_flags(CLI::App& command, EngineOptions& o) {
   command.add_option("--model,-m", o.model, "Hugging Face model folder")->required();
-  command.add_option("--backend", o.backend, "cpu, or reference (double precision, slow)")->capture_default_str();
-  command.add_option("--threads", o.threads, "threads; 0 = one per core")->capture_default_str();
-  command
-      .add_option("--speculative-algorithm", o.speculative_algorithm,
-                  "none, ngram (prompt lookup) or eagle (the model's MTP head)")
-      ->capture_default_str();
-  command
-      .add_option("--speculative-num-draft-tokens", o.speculative_num_draft_tokens,
-                  "T: tokens a verify step, the anchor included (T-1 drafts)")
-      ->capture_default_str();
-  command
-      .add_option("--linear-replayssm-cache-len", o.linear_replayssm_cache_len,
-                  "R: ring rows a request, a power of two >= 16; 0 = the fewest that serve")
-      ->capture_default_str();
-  command.add_option("--fold-policy", o.fold_policy, "grid (bit-exact) or every (fold after each step)")
-      ->capture_default_str();
-  command.add_option("--fold-grain", o.fold_grain, "F: checkpoints stand on multiples of 8 or 16 tokens")
-      ->capture_default_str();
   command
       .add_option("--mamba-ssm-dtype", o.mamba_ssm_dtype,
                   "checkpoint: auto (the model's), float32, bfloat16 or float16")
       ->capture_default_str();
   command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "float32, bfloat16 or float16")->capture_default_str();
+  command.add_option("--fold-policy", o.fold_policy, "grid (bit-exact) or every (fold after each step)")
+      ->capture_default_str();
+  add_integer(command, "--fold-grain", o.fold_grain, "F: checkpoints stand on multiples of 8 or 16 tokens")
+      ->capture_default_str();
+  add_integer(command, "--context-length", o.context_length,
+              "tokens of prompt and output; 0 = the model's, at most 32768")
+      ->capture_default_str();
+}
+
+void add_speculation_flags(CLI::App& command, EngineOptions& o) {
   command
-      .add_option("--context-length", o.context_length, "tokens of prompt and output; 0 = the model's, at most 32768")
+      .add_option("--speculative-algorithm", o.speculative_algorithm,
+                  "none, ngram (prompt lookup) or eagle (the model's MTP head)")
       ->capture_default_str();
-  command.add_option("--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64")
+  add_integer(command, "--speculative-num-draft-tokens", o.speculative_num_draft_tokens,
+              "T: tokens a verify step, the anchor included (T-1 drafts)")
       ->capture_default_str();
+  add_integer(command, "--linear-replayssm-cache-len", o.linear_replayssm_cache_len,
+              "R: ring rows a request, a power of two >= 16; 0 = the fewest that serve")
+      ->capture_default_str();
+}
+
+void add_run_flags(CLI::App& command, EngineOptions& o) {
+  command.add_option("--backend", o.backend, "cpu, or reference (double precision, slow)")->capture_default_str();
+  add_integer(command, "--threads", o.threads, "threads; 0 = one per core")->capture_default_str();
+  add_integer(command, "--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64")
+      ->capture_default_str();
+}
+
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
+    fail(ErrorKind::invalid_argument, "standard output cannot be written: {}; a file on a disk with room works",
+         std::strerror(errno));
+  }
 }
 
 void report_loading(EngineOptions& o) {

@@ -3,11 +3,14 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -26,7 +29,8 @@ struct Flags {
   std::optional<std::string> prompt, prompt_file, system;
   bool chat = false, json = false, compare = false, quiet = false;
   std::optional<float> temperature, top_p;
-  std::optional<int32_t> top_k;
+  int32_t top_k = 0;
+  const CLI::Option* top_k_option = nullptr;
   GenerateOptions generate;
 };
 
@@ -40,6 +44,8 @@ const char* name_of(FinishReason reason) {
       return "length";
     case FinishReason::context:
       return "context";
+    case FinishReason::cancelled:
+      return "cancelled";
   }
   return "";
 }
@@ -59,9 +65,10 @@ std::string read_prompt(const Flags& flags) {
     text = *flags.prompt;
   } else if (flags.prompt_file && *flags.prompt_file != "-") {
     std::ifstream file(*flags.prompt_file, std::ios::binary);
-    if (!file)
+    if (!file || std::filesystem::is_directory(*flags.prompt_file)) {
       fail(ErrorKind::not_found, "--prompt-file {}: cannot be read; a readable text file or - for standard input works",
            *flags.prompt_file);
+    }
     text.assign(std::istreambuf_iterator<char>(file), {});
   } else {
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
@@ -76,9 +83,11 @@ std::string read_prompt(const Flags& flags) {
   return text;
 }
 
+// on_first runs before the first text is shown.
 GenerateResult run(Engine& engine, const Flags& flags, const std::string& prompt, const GenerateOptions& options,
-                   bool stream) {
-  const Engine::OnText on_text = [stream](std::string_view text) {
+                   bool stream, std::function<void()> on_first) {
+  const Engine::OnText on_text = [&](std::string_view text) {
+    if (on_first) std::exchange(on_first, nullptr)();
     if (stream) std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout);
     return !interrupted.load();
   };
@@ -102,7 +111,12 @@ void print_header(const EngineInfo& info, const Flags& flags, const GenerateOpti
              flags.engine.fold_policy, sampling);
 }
 
-void print_summary(const EngineInfo& info, const GenerateResult& r, const std::optional<GenerateResult>& plain) {
+bool same_output(const GenerateResult& a, const GenerateResult& b) {
+  return a.tokens == b.tokens && a.logits_digest == b.logits_digest;
+}
+
+void print_summary(const EngineInfo& info, const GenerateOptions& options, const GenerateResult& r,
+                   const std::optional<GenerateResult>& plain) {
   fmt::print(stderr, "\n\n{} tokens ({}), {:.1f} tok/s; prompt {} tokens, prefill {:.1f} tok/s\n", r.tokens.size(),
              name_of(r.finish_reason), decode_rate(r), r.prompt_tokens,
              rate(static_cast<double>(r.prompt_tokens), r.prefill_seconds));
@@ -123,12 +137,12 @@ void print_summary(const EngineInfo& info, const GenerateResult& r, const std::o
              human_bytes(static_cast<double>(info.record_bytes)), human_bytes(static_cast<double>(info.conv_bytes)),
              human_bytes(static_cast<double>(info.snapshot_bytes)),
              human_bytes(static_cast<double>(info.kv_bytes_per_token)));
-  if (plain) {
-    const bool same = plain->tokens == r.tokens && plain->logits_digest == r.logits_digest;
-    fmt::print(stderr, "without speculation {:.1f} tok/s: speculation is {:.2f}x, {}\n", decode_rate(*plain),
-               rate(decode_rate(r), decode_rate(*plain)),
-               same ? "the same tokens and logits, bit for bit" : "other tokens (sampled by other coins)");
-  }
+  if (!plain) return;
+  const char* verdict = same_output(r, *plain)    ? "the same tokens and logits, bit for bit"
+                        : options.temperature > 0 ? "sampled by other coins: the same law, other tokens"
+                                                  : "DIFFERENT OUTPUT: `deltaring doctor` says more";
+  fmt::print(stderr, "without speculation {:.1f} tok/s: speculation is {:.2f}x, {}\n", decode_rate(*plain),
+             rate(decode_rate(r), decode_rate(*plain)), verdict);
 }
 
 json to_json(const EngineInfo& info, const GenerateResult& r, const std::optional<GenerateResult>& plain) {
@@ -160,7 +174,7 @@ json to_json(const EngineInfo& info, const GenerateResult& r, const std::optiona
   if (plain) {
     out["plain_decode_tokens_per_second"] = decode_rate(*plain);
     out["speedup"] = rate(decode_rate(r), decode_rate(*plain));
-    out["identical"] = plain->tokens == r.tokens && plain->logits_digest == r.logits_digest;
+    out["identical"] = same_output(r, *plain);
   }
   return out;
 }
@@ -171,22 +185,25 @@ int generate(Flags& flags) {
   Engine engine(flags.engine);
   GenerateOptions& options = flags.generate;
   options.temperature = flags.temperature.value_or(engine.info().temperature);
-  options.top_k = flags.top_k.value_or(engine.info().top_k);
+  options.top_k = flags.top_k_option->count() ? flags.top_k : engine.info().top_k;
   options.top_p = flags.top_p.value_or(engine.info().top_p);
   options.logits_digest = flags.compare;
   const bool chatty = !flags.json && !flags.quiet;
-  if (chatty) print_header(engine.info(), flags, options);
   std::signal(SIGINT, [](int) { interrupted = true; });
-  const GenerateResult result = run(engine, flags, prompt, options, !flags.json);
+  std::function<void()> header;
+  if (chatty) header = [&] { print_header(engine.info(), flags, options); };
+  const GenerateResult result = run(engine, flags, prompt, options, !flags.json, header);
   std::optional<GenerateResult> plain;
   if (flags.compare && !interrupted) {
     options.speculate = false;
-    plain = run(engine, flags, prompt, options, false);
+    plain = run(engine, flags, prompt, options, false, nullptr);
+    if (interrupted) plain.reset();
   }
-  if (chatty) print_summary(engine.info(), result, plain);
+  if (chatty) print_summary(engine.info(), options, result, plain);
   if (flags.json) fmt::print("{}\n", to_json(engine.info(), result, plain).dump());
   if (flags.quiet && !flags.json) fmt::print("\n");
-  return kSuccess;
+  flush_output();
+  return plain && options.temperature == 0 && !same_output(result, *plain) ? kFailedCheck : kSuccess;
 }
 
 }  // namespace
@@ -194,7 +211,9 @@ int generate(Flags& flags) {
 void add_generate(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt, or answer it with --chat");
-  add_engine_flags(*command, flags->engine);
+  add_state_flags(*command, flags->engine);
+  add_speculation_flags(*command, flags->engine);
+  add_run_flags(*command, flags->engine);
   CLI::Option* prompt =
       command->add_option("--prompt,-p", flags->prompt, "text; without it and --prompt-file standard input is read");
   command->add_option("--prompt-file,-f", flags->prompt_file, "file with the prompt; - is standard input")
@@ -202,17 +221,19 @@ void add_generate(CLI::App& app, int& exit_code) {
   CLI::Option* chat =
       command->add_flag("--chat", flags->chat, "send the prompt as a user turn in the model's chat format");
   command->add_option("--system", flags->system, "system turn before it")->needs(chat);
-  command->add_option("--max-tokens,-n", flags->generate.max_tokens, "tokens to generate at most")
+  add_integer(*command, "--max-tokens,-n", flags->generate.max_tokens, "tokens to generate at most")
       ->capture_default_str();
   command->add_option("--temperature", flags->temperature, "0 = greedy; default: the model's generation_config.json");
-  command->add_option("--top-k", flags->top_k, "the k most likely tokens; 0 = off; default: the model's");
+  flags->top_k_option =
+      add_integer(*command, "--top-k", flags->top_k, "the k most likely tokens; 0 = off; default: the model's");
   command->add_option("--top-p", flags->top_p,
                       "the most likely tokens of that mass, (0, 1]; 1 = off; default: the model's");
   command
       ->add_option("--min-p", flags->generate.min_p, "tokens at least that many times as likely as the first; 0 = off")
       ->capture_default_str();
-  command->add_option("--seed", flags->generate.seed, "of all random choices")->capture_default_str();
-  command->add_option("--stop", flags->generate.stop, "text that ends the output; may be repeated");
+  add_integer(*command, "--seed", flags->generate.seed, "of all random choices")->capture_default_str();
+  command->add_option("--stop", flags->generate.stop, "text that ends the output; may be repeated")
+      ->allow_extra_args(false);
   command->add_flag("--ignore-eos", flags->generate.ignore_eos, "do not stop at the model's end tokens");
   command->add_flag("--compare", flags->compare,
                     "decode once more without speculation; print speed and whether the output is the same");

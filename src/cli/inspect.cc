@@ -131,7 +131,8 @@ void add_inspect(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<Flags>();
   flags->engine.speculative_algorithm = "eagle";
   CLI::App* command = app.add_subcommand("inspect", "Say what a model folder holds and what a request needs");
-  add_engine_flags(*command, flags->engine);
+  add_state_flags(*command, flags->engine);
+  add_speculation_flags(*command, flags->engine);
   command->add_flag("--scan", flags->scan, "read every weight and report those that are not finite");
   command->add_flag("--json", flags->json, "print one JSON object");
   command->callback([flags, &exit_code] {
@@ -140,6 +141,7 @@ void add_inspect(CLI::App& app, int& exit_code) {
       fmt::print("{}\n", r.dump());
     else
       print(*flags, r);
+    flush_output();
     exit_code = kSuccess;
   });
 }

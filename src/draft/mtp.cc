@@ -6,6 +6,7 @@
 #include "base/draw.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/scratch.h"
 
 namespace deltaring {
 
@@ -29,16 +30,14 @@ MtpDrafter::MtpDrafter(HybridModel& model, const StatePool& pool, int64_t valid_
     : model_(model), weights_(head_of(model)), kv_(pool.kv(pool.shape().kv_layers - 1)), valid_ids_(valid_ids) {
   const int64_t H = model.config().hidden_size, vocab = model.config().vocab_size, seats = pool.options().seats;
   const int64_t max_tokens = model.decoder().max_tokens();
-  const std::tuple<View<2>*, int64_t, int64_t> buffers[] = {
-      {&last_, seats, H},     {&pairs_, max_tokens, 2 * H}, {&chain_, seats, H},  {&chained_, seats, H},
-      {&out_, max_tokens, H}, {&logits_, seats, vocab},     {&law_, seats, vocab}};
-  size_t bytes = 0;
-  for (const auto& [view, rows, columns] : buffers)
-    bytes += Arena::aligned(sizeof(float) * static_cast<size_t>(rows * columns));
-  arena_ = Arena(bytes, "scratch of the MTP head");
-  for (const auto& [view, rows, columns] : buffers) {
-    *view = dense<2>(arena_.take(sizeof(float) * static_cast<size_t>(rows * columns)), DType::f32, {rows, columns});
-  }
+  arena_ = allocate_scratch({{&last_, seats, H},
+                             {&chain_, seats, H},
+                             {&chained_, seats, H},
+                             {&pairs_, max_tokens, 2 * H},
+                             {&out_, max_tokens, H},
+                             {&logits_, seats, vocab},
+                             {&law_, seats, vocab}},
+                            "scratch of the MTP head, --chunked-prefill-size");
 }
 
 void MtpDrafter::run(const Rows& rows, const int32_t* next, View<2> hidden, View<2> out) {

@@ -13,8 +13,8 @@ namespace deltaring {
 // layer and are written over, so drafts leave nothing to undo.
 class MtpDrafter final : public Drafter {
  public:
-  // Throws Error(unsupported) when the model has no head; ngram works without one. seats: of the pool.
-  // valid_ids: ids at and above are padding rows of the head and never drafted.
+  // Throws Error(unsupported) when the model has no head; ngram works without one. valid_ids: ids at and above are
+  // padding rows of the head and never drafted.
   MtpDrafter(HybridModel& model, const StatePool& pool, int64_t valid_ids);
 
   const char* name() const override { return "mtp"; }

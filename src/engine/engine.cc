@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -24,24 +25,24 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// FNV-1a over the bits of rows of logits.
+// FNV-1a over the bits of one row of logits, two floats at a time.
 constexpr uint64_t kDigestBasis = 0xcbf29ce484222325u;
-uint64_t digest(uint64_t hash, const View<2>& logits) {
-  for (int64_t r = 0; r < logits.shape[0]; r++) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(logits.f32(r));
-    for (size_t i = 0; i < sizeof(float) * static_cast<size_t>(logits.shape[1]); i++)
-      hash = (hash ^ bytes[i]) * 0x100000001b3u;
+uint64_t digest(uint64_t hash, const float* logits, int64_t count) {
+  for (int64_t i = 0; i < count; i += 2) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, logits + i, sizeof(float) * static_cast<size_t>(std::min<int64_t>(2, count - i)));
+    hash = (hash ^ bits) * 0x100000001b3u;
+    hash ^= hash >> 32;
   }
   return hash;
 }
 
+// `algorithm` has passed state_options.
 std::unique_ptr<Drafter> make_drafter(const std::string& algorithm, HybridModel& model, const StatePool& pool,
                                       int64_t valid_ids) {
   if (algorithm == "none") return nullptr;
   if (algorithm == "ngram") return std::make_unique<NgramDrafter>();
-  if (algorithm == "eagle") return std::make_unique<MtpDrafter>(model, pool, valid_ids);
-  fail(ErrorKind::unsupported,
-       "--speculative-algorithm {}: none, ngram and eagle are possible; ngram works with every model", algorithm);
+  return std::make_unique<MtpDrafter>(model, pool, valid_ids);
 }
 
 }  // namespace
@@ -71,26 +72,28 @@ Engine::Impl::Impl(const EngineOptions& o)
       config(load_model_config(folder)),
       generation(load_generation_config(folder, config)),
       tokenizer(Tokenizer::load(folder / "tokenizer.json")) {
-  const OpTable& ops = backend(o.backend);
+  const OpTable& ops = check_ops(backend(o.backend));
   const StateOptions state = state_options(o, config);
-  const int64_t max_tokens = std::max(o.chunked_prefill_size, state.ring.T);
   Weights weights = load_weights(folder, config);
-  notices = config.notices;
-  notices.insert(notices.end(), weights.notices.begin(), weights.notices.end());
   if (tokenizer.size() > config.vocab_size) {
     fail(ErrorKind::corrupt, "tokenizer.json has {} ids, the embedding {} rows: they belong to different models",
          tokenizer.size(), config.vocab_size);
   }
-  read_weights(weights, o.on_progress);
+  check_memory(plan_state(state_shape(weights), state), state);
+  notices = config.notices;
+  notices.insert(notices.end(), weights.notices.begin(), weights.notices.end());
+  for (const NonFinite& bad : non_finite(weights, o.on_progress)) {
+    notices.push_back(fmt::format("{}: {} of {} elements are NaN or infinite", bad.name, bad.count, bad.size));
+  }
   stream = ops.make_stream(o.threads);
-  model.emplace(std::move(weights), ops, *stream, max_tokens);
-  check_memory(plan_state(model->state_shape(), state), state);
-  pool.emplace(model->state_shape(), state);
+  model.emplace(std::move(weights), ops, *stream, std::max(o.chunked_prefill_size, state.ring.T));
+  allocate_state(pool, model->state_shape(), state);
   drafter = make_drafter(o.speculative_algorithm, *model, *pool, tokenizer.size());
   speculative.emplace(*model, *pool, drafter.get(), o.chunked_prefill_size, tokenizer.size());
   plain.emplace(*model, *pool, nullptr, o.chunked_prefill_size, tokenizer.size());
   info = describe(*model, *pool, o);
   info.drafter = drafter ? drafter->name() : "none";
+  info.threads = stream->threads();
   info.temperature = generation.do_sample ? static_cast<float>(generation.temperature) : 0;
   info.top_k = static_cast<int32_t>(generation.top_k);
   info.top_p = static_cast<float>(generation.top_p);
@@ -134,20 +137,22 @@ class Request {
 
   // Takes over what the last prefill or step emitted. True while the request goes on.
   bool accept(const View<2>& logits) {
-    if (sequence.failed)
-      fail(ErrorKind::corrupt, "the logits behind token {} are not finite; `inspect` reports weights that are not",
-           sequence.tokens.size());
     size_t at = sequence.tokens.size() - static_cast<size_t>(sequence.emitted);
     int64_t row = 0;
-    bool wanted = true;
-    for (; at < sequence.tokens.size() && stops_.stop() == Stop::none; at++, row++) {
+    for (; at < sequence.tokens.size() && stops_.stop() == Stop::none && wanted_; at++, row++) {
       const int32_t token = sequence.tokens[at];
       const StopRules::Step step = stops_.push(token, stops_.is_stop_token(token) ? "" : decoder_.push(token));
       result.tokens.push_back(token);
-      if (options_.logits_digest) result.logits_digest = digest(result.logits_digest, logits.rows(row, 1));
-      wanted = show(step.text) && wanted;
+      if (options_.logits_digest) result.logits_digest = digest(result.logits_digest, logits.f32(row), logits.shape[1]);
+      show(step.text);
     }
-    return wanted && stops_.stop() == Stop::none;
+    if (stops_.stop() != Stop::none || !wanted_) return false;
+    if (sequence.failed) {
+      fail(ErrorKind::corrupt,
+           "the logits behind token {} are not finite; `deltaring inspect --scan` names weights that are not",
+           sequence.tokens.size());
+    }
+    return true;
   }
 
   // Asks for as many drafts as can still be emitted. False when prompt and output fill the context.
@@ -164,6 +169,7 @@ class Request {
     const Stop stop = stops_.stop();
     result.finish_reason = stop == Stop::stop_token    ? FinishReason::stop_token
                            : stop == Stop::stop_string ? FinishReason::stop_string
+                           : !wanted_                  ? FinishReason::cancelled
                            : out_of_context            ? FinishReason::context
                                                        : FinishReason::length;
   }
@@ -172,9 +178,10 @@ class Request {
   GenerateResult result;
 
  private:
-  bool show(const std::string& text) {
+  void show(const std::string& text) {
+    if (!wanted_ || text.empty()) return;
     result.text += text;
-    return text.empty() || !on_text_ || on_text_(text);
+    if (on_text_) wanted_ = on_text_(text);
   }
 
   const GenerateOptions& options_;
@@ -182,6 +189,7 @@ class Request {
   StatePool& pool_;
   StreamDecoder decoder_;
   StopRules stops_;
+  bool wanted_ = true;  // the caller has not ended the request
 };
 
 }  // namespace

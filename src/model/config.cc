@@ -34,9 +34,7 @@ void refuse_if_given(const JsonFields& fields, const char* key, const char* work
 
 DType parse_dtype(const JsonFields& fields, const char* key, DType fallback) {
   const std::string name = fields.text_or(key, name_of(fallback));
-  for (DType t : {DType::f32, DType::bf16, DType::f16}) {
-    if (name == name_of(t)) return t;
-  }
+  if (const std::optional<DType> dtype = dtype_named(name)) return *dtype;
   refuse(fields, key, shown(name), "float32, bfloat16, float16");
 }
 

@@ -25,29 +25,23 @@ Decoder::Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, 
   const int64_t H = config.hidden_size, Hv = config.linear_num_value_heads, I = config.intermediate_size;
   const int64_t q_dim = config.num_attention_heads * config.head_dim;
   const int64_t kv_dim = config.num_key_value_heads * config.head_dim;
-  const std::pair<View<2>*, int64_t> buffers[] = {{&normed_, H},
-                                                  {&qkv_, config.conv_dim()},
-                                                  {&conv_out_, config.conv_dim()},
-                                                  {&z_, config.value_dim()},
-                                                  {&core_, config.value_dim()},
-                                                  {&a_, Hv},
-                                                  {&b_, Hv},
-                                                  {&g_, Hv},
-                                                  {&beta_, Hv},
-                                                  {&q_gate_, 2 * q_dim},
-                                                  {&k_, kv_dim},
-                                                  {&v_, kv_dim},
-                                                  {&attended_, q_dim},
-                                                  {&gate_, I},
-                                                  {&up_, I}};
-  size_t bytes = 0;
-  for (const auto& [view, columns] : buffers)
-    bytes += Arena::aligned(sizeof(float) * static_cast<size_t>(max_tokens * columns));
-  arena_ = Arena(bytes, "scratch of a step");
-  for (const auto& [view, columns] : buffers) {
-    *view = dense<2>(arena_.take(sizeof(float) * static_cast<size_t>(max_tokens * columns)), DType::f32,
-                     {max_tokens, columns});
-  }
+  const int64_t n = max_tokens, value_dim = config.value_dim(), conv_dim = config.conv_dim();
+  arena_ = allocate_scratch({{&normed_, n, H},
+                             {&qkv_, n, conv_dim},
+                             {&conv_out_, n, conv_dim},
+                             {&z_, n, value_dim},
+                             {&core_, n, value_dim},
+                             {&a_, n, Hv},
+                             {&b_, n, Hv},
+                             {&g_, n, Hv},
+                             {&beta_, n, Hv},
+                             {&q_gate_, n, 2 * q_dim},
+                             {&k_, n, kv_dim},
+                             {&v_, n, kv_dim},
+                             {&attended_, n, q_dim},
+                             {&gate_, n, I},
+                             {&up_, n, I}},
+                            "scratch of the layers, --chunked-prefill-size");
 }
 
 void Decoder::linear(View<2> x, View<2> w, View<2> out, bool accumulate) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "base/scratch.h"
 #include "model/weights.h"
 #include "ops/table.h"
 #include "state/pool.h"
@@ -18,7 +19,7 @@ struct GdnLayerState {
 
 class Decoder {
  public:
-  // Scratch for steps of up to max_tokens tokens. The table and stream outlive the decoder.
+  // Scratch for steps of up to max_tokens tokens. Config, table and stream outlive the decoder.
   Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens);
 
   // One layer, in place on the residual stream x [tokens, H]: x += mixer(norm(x)); x += mlp(norm(x)).
@@ -39,7 +40,7 @@ class Decoder {
   void head_norm(const std::vector<float>& w, View<3> x);  // per head, in place
   View<2> buffer(View<2>& whole, int64_t tokens) { return whole.rows(0, tokens); }
 
-  const ModelConfig config_;
+  const ModelConfig& config_;
   const OpTable& ops_;
   Stream& stream_;
   const int64_t max_tokens_;

@@ -4,10 +4,9 @@
 
 namespace deltaring {
 
-namespace {
-
-void check_ops(const OpTable& t) {
-  const std::pair<const char*, bool> needed[] = {{"embedding", t.embedding},
+const OpTable& check_ops(const OpTable& t) {
+  const std::pair<const char*, bool> needed[] = {{"make_stream", t.make_stream},
+                                                 {"embedding", t.embedding},
                                                  {"linear", t.linear},
                                                  {"swiglu", t.swiglu},
                                                  {"rms_norm", t.rms_norm},
@@ -26,12 +25,11 @@ void check_ops(const OpTable& t) {
     if (!has)
       fail(ErrorKind::unsupported, "backend {} has no op {}, which this model needs; cpu has all", t.name, name);
   }
+  return t;
 }
 
-}  // namespace
-
 HybridModel::HybridModel(Weights weights, const OpTable& ops, Stream& stream, int64_t max_tokens)
-    : weights_(std::move(weights)), decoder_(weights_.config, (check_ops(ops), ops), stream, max_tokens) {}
+    : weights_(std::move(weights)), decoder_(weights_.config, check_ops(ops), stream, max_tokens) {}
 
 StateShape state_shape(const Weights& weights) {
   const ModelConfig& c = weights.config;

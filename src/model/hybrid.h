@@ -7,10 +7,14 @@ namespace deltaring {
 // What a request's state looks like; the MTP layer's KV counts where the model has one.
 StateShape state_shape(const Weights& weights);
 
+// The table itself. Throws Error(unsupported) naming an op that the hybrid stack needs and the table lacks.
+const OpTable& check_ops(const OpTable& ops);
+
 class HybridModel {
  public:
-  // Steps of up to max_tokens tokens. Throws Error(unsupported) naming an op that the table lacks.
+  // Steps of up to max_tokens tokens. Throws as check_ops.
   HybridModel(Weights weights, const OpTable& ops, Stream& stream, int64_t max_tokens);
+  HybridModel(const HybridModel&) = delete;
 
   // Runs the rows through all layers; appends records, conv rows and KV, moves no cursor. prefill: every row token is
   // accepted, so rows.fold_to may lie inside a row. hidden [tokens, H]: output of the final norm.

@@ -186,12 +186,8 @@ class Binder {
 
  private:
   bool accepts(const std::string& name, const TensorRef& tensor) {
-    const bool wide = name.ends_with("linear_attn.A_log") || name.ends_with("linear_attn.norm.weight");
-    const bool foreign = !tensor.foreign_dtype.empty();
-    if (!foreign && !(wide && tensor.dtype == DType::f16)) return true;
-    problems_.push_back(fmt::format("{} has element type {}, supported: {}", name,
-                                    foreign ? tensor.foreign_dtype : name_of(tensor.dtype),
-                                    wide ? "F32, BF16" : "F32, BF16, F16"));
+    if (tensor.foreign_dtype.empty()) return true;
+    problems_.push_back(fmt::format("{} has element type {}, supported: F32, BF16, F16", name, tensor.foreign_dtype));
     foreign_ = true;
     return false;
   }
@@ -257,8 +253,15 @@ Weights load_weights(const std::filesystem::path& folder, const ModelConfig& con
   return bind_weights(config, std::make_shared<SafeTensors>(SafeTensors::open(folder)));
 }
 
-std::vector<NonFinite> non_finite(const Weights& weights) {
+std::vector<NonFinite> non_finite(const Weights& weights, const std::function<void(double)>& on_progress) {
   std::vector<NonFinite> list;
+  double total = 0, done = 0;
+  visit_all(weights, [&](const std::string&, const Shape& shape, const auto&) {
+    double elements = 1;
+    for (const int64_t extent : shape) elements *= static_cast<double>(extent);
+    total += elements;
+  });
+  if (on_progress) on_progress(0);
   visit_all(weights, [&](const std::string& name, const Shape&, const auto& field) {
     int64_t count, size;
     if constexpr (std::is_same_v<decltype(field), const View<2>&>) {
@@ -269,6 +272,8 @@ std::vector<NonFinite> non_finite(const Weights& weights) {
       count = count_non_finite(field.data(), DType::f32, size);
     }
     if (count > 0) list.push_back({name, count, size});
+    done += static_cast<double>(size);
+    if (on_progress) on_progress(done / total);
   });
   return list;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -80,9 +81,9 @@ std::vector<TensorSpec> expected_tensors(const ModelConfig& config, const std::s
 
 // Binds `source`, probing for the prefix (model., model.language_model. or language_model.model.). The vision tower is
 // skipped, an MTP layer that the source lacks is left out; both leave a notice. NaN and infinity are accepted.
-// Throws Error(not_found) without an embedding, Error(unsupported) for element types other than F32, BF16 and F16 (F32
-// and BF16 for A_log and linear_attn.norm), and Error(corrupt) for missing, unexpected and mis-shaped tensors and where
-// the tensors contradict the config: the first five by name, and their count.
+// Throws Error(not_found) without an embedding, Error(unsupported) for element types other than F32, BF16 and F16, and
+// Error(corrupt) for missing, unexpected and mis-shaped tensors and where the tensors contradict the config: the first
+// five by name, and their count.
 Weights bind_weights(const ModelConfig& config, std::shared_ptr<const TensorSource> source);
 
 // bind_weights of the safetensors in a model folder.
@@ -93,7 +94,8 @@ struct NonFinite {
   int64_t count, size;  // elements that are NaN or infinite, all elements
 };
 
-// Scans every bound tensor; empty for a healthy model. Reads all weights once.
-std::vector<NonFinite> non_finite(const Weights& weights);
+// Scans every bound tensor; empty for a healthy model. Reads all weights once, and so brings them into memory;
+// on_progress, if given, hears the fraction done after each tensor, 0 first and 1 last.
+std::vector<NonFinite> non_finite(const Weights& weights, const std::function<void(double)>& on_progress = {});
 
 }  // namespace deltaring

@@ -11,6 +11,7 @@ struct KvPages {
   View<4> k, v;                    // [pages, Hkv, page_rows, D] f32, bf16 or f16; k after norm and rope
   const int32_t* table = nullptr;  // [seats, table_stride]
   int64_t table_stride = 0;
+  int64_t seats = 0;  // rows of the table
 };
 
 struct KvAppendArgs {

@@ -28,8 +28,8 @@ struct RingOptions {
   FoldPolicy policy = FoldPolicy::grid;
 };
 
-// Smallest legal R: a power of two, >= 16, >= T, and >= F-1+2T under grid (a verify starts with at most F-1+T records
-// and appends T more before the fold it carries is committed).
+// Smallest legal R: a power of two, >= 16 and <= 65536, >= T, and >= F-1+2T under grid (a verify starts with at most
+// F-1+T records and appends T more before the fold it carries is committed).
 constexpr int64_t default_ring_rows(int64_t T, int64_t F, FoldPolicy policy) {
   const int64_t need = policy == FoldPolicy::grid ? F - 1 + 2 * T : T;
   int64_t rows = 16;
@@ -45,18 +45,19 @@ constexpr int64_t conv_ring_rows(const RingOptions& o, int64_t taps) {
   return rows;
 }
 
-// Position the checkpoint moves to when the next verify starts: it folds records [folded, result), or none.
-// folded <= result <= pos; under grid whole grains only, so result % F == 0.
+// Position up to which records are due to be folded: under grid whole grains, so that result % F == 0, and the next
+// verify carries the fold; under every all of them, and gdn_fold takes them right after the commit.
 constexpr int64_t plan_fold(Cursor c, int64_t F, FoldPolicy policy) {
-  if (policy == FoldPolicy::every) return c.pos;
-  return c.pos - c.pos % F;
+  return policy == FoldPolicy::grid ? c.pos - c.pos % F : c.pos;
 }
 
 // acc rows are kept: anchor + accepted drafts, or 0 when the row is cancelled. The fold that the verify carried has
 // happened in either case, so folded moves even then: the tokens of the row are the same before and after.
 constexpr Cursor commit(Cursor c, int64_t fold_to, int64_t acc) { return {.folded = fold_to, .pos = c.pos + acc}; }
 
-// Throws Error(invalid_argument) naming the flag and a value that works: T in [1, 256], F 8 or 16, R as above.
+// Throw Error(invalid_argument) naming the flag and a value that works. check_window: T in [1, 256], F 8 or 16;
+// check_ring: that, and R as above.
+void check_window(const RingOptions& options);
 void check_ring(const RingOptions& options);
 
 }  // namespace deltaring

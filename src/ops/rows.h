@@ -18,7 +18,10 @@ struct Rows {
   int32_t length(int32_t b) const { return start[b + 1] - start[b]; }
 };
 
-// Throws Error(invalid_argument) naming the row: start ascending from 0 to `tokens`, seats in [-1, seats), first >= 0.
+// Throws Error(invalid_argument) naming the row: seats in [-1, seats), none but -1 twice. Reads count and seat alone.
+void check_seats(const Rows& rows, int64_t seats);
+
+// check_seats, and start ascending from 0 to `tokens`, the tokens of the views; first >= 0 for rows with a seat.
 void check(const Rows& rows, int64_t seats, int64_t tokens);
 
 }  // namespace deltaring

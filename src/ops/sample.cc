@@ -3,19 +3,17 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
+#include "ops/check_view.h"
 
 namespace deltaring {
 
 namespace {
 
 void check_logits(const char* op, const View<2>& logits, int64_t valid) {
-  const auto [rows, vocab] = logits.shape;
-  check(logits.dtype == DType::f32, "{}: logits [rows, vocab] is {}, want float32", op, name_of(logits.dtype));
-  check(rows >= 0 && vocab >= 1 && vocab <= std::numeric_limits<int32_t>::max(),
-        "{}: logits [rows, vocab] is [{}, {}], want vocab in [1, 2^31)", op, rows, vocab);
-  check(logits.stride[1] == 1, "{}: vocab of logits must be contiguous, its stride is {}", op, logits.stride[1]);
-  check(logits.data || rows == 0, "{}: logits [rows, vocab] is null", op);
+  constexpr int64_t kMaxVocab = std::numeric_limits<int32_t>::max();
+  const int64_t vocab = logits.shape[1];
+  check_view(op, "logits [rows, vocab]", logits, DType::f32, logits.shape);
+  check(vocab <= kMaxVocab, "{}: logits [rows, vocab] has {} in vocab, want <= {}", op, vocab, kMaxVocab);
   check(valid >= 1 && valid <= vocab, "{}: valid is {}, want [1, vocab = {}]", op, valid, vocab);
 }
 
@@ -35,13 +33,10 @@ void check(const ArgmaxArgs& a) {
 }
 
 void check(const ProbabilitiesArgs& a) {
-  const auto [rows, vocab] = a.logits.shape;
+  const int64_t rows = a.logits.shape[0];
   check_logits("probabilities", a.logits, a.valid);
-  check(a.out.dtype == DType::f32, "probabilities: out [rows, vocab] is {}, want float32", name_of(a.out.dtype));
-  check(a.out.shape == a.logits.shape, "probabilities: out [rows, vocab] is [{}, {}], want [{}, {}]", a.out.shape[0],
-        a.out.shape[1], rows, vocab);
-  check(a.out.stride[1] == 1, "probabilities: vocab of out must be contiguous, its stride is {}", a.out.stride[1]);
-  check((a.out.data && a.params) || rows == 0, "probabilities: out [rows, vocab] and params [rows] must be given");
+  check_output("probabilities", "out [rows, vocab]", a.out, DType::f32, a.logits.shape);
+  check(a.params || rows == 0, "probabilities: params [rows] is null");
   for (int64_t r = 0; r < rows; r++) {
     check(a.params[r]);
     check(a.params[r].temperature > 0, "probabilities: temperature of row {} is 0; take argmax for greedy rows", r);

@@ -17,6 +17,7 @@ namespace deltaring {
 class Stream {
  public:
   virtual ~Stream() = default;
+  virtual int threads() const { return 1; }
 };
 
 struct OpTable {

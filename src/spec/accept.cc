@@ -10,11 +10,10 @@ namespace {
 
 constexpr double kLeastResidual = 1e-8;  // below this p - q is the rounding of p and q, not a law
 
-// A draw from p given that d was rejected; q null = point mass on d.
-int32_t draw_residual(const float* p, const float* q, int32_t d, int64_t vocab, double u) {
+// A draw from what p has over q.
+int32_t draw_residual(const float* p, const float* q, int64_t vocab, double u) {
   const int32_t id =
-      q ? draw(vocab, u, kLeastResidual, [=](int64_t i) { return double{p[i]} - (q[i] > 0 ? double{q[i]} : 0.0); })
-        : draw(vocab, u, kLeastResidual, [=](int64_t i) { return i == d ? 0.0 : double{p[i]}; });
+      draw(vocab, u, kLeastResidual, [=](int64_t i) { return double{p[i]} - (q[i] > 0 ? double{q[i]} : 0.0); });
   return id >= 0 ? id : sample(p, vocab, u);
 }
 
@@ -34,12 +33,16 @@ Verdict accept_sampled(std::span<const int32_t> drafts, const float* q, const fl
   const auto m = static_cast<int32_t>(drafts.size());
   for (int32_t i = 0; i < m; i++, p += vocab) {
     const int32_t d = drafts[i];
-    const float* q_i = q ? q + i * vocab : nullptr;
-    const bool drawn = d >= 0 && d < vocab && (!q_i || q_i[d] > 0);
-    const double q_d = drawn && q_i ? double{q_i[d]} : 1.0;
-    if (drawn && uniform(seed, position + i, Coin::accept) * q_d < double{p[d]}) continue;
     const double u = uniform(seed, position + i, Coin::residual);
-    return {i, drawn ? draw_residual(p, q_i, d, vocab, u) : sample(p, vocab, u)};
+    if (!q) {
+      const int32_t own = sample(p, vocab, u);
+      if (own == d) continue;
+      return {i, own};
+    }
+    const float* q_i = q + i * vocab;
+    const bool drawn = d >= 0 && d < vocab && q_i[d] > 0;
+    if (drawn && uniform(seed, position + i, Coin::accept) * q_i[d] < double{p[d]}) continue;
+    return {i, drawn ? draw_residual(p, q_i, vocab, u) : sample(p, vocab, u)};
   }
   return {m, sample(p, vocab, uniform(seed, position + m, Coin::residual))};
 }

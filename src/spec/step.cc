@@ -5,6 +5,7 @@
 #include "base/draw.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/scratch.h"
 #include "spec/accept.h"
 
 namespace deltaring {
@@ -37,20 +38,13 @@ SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, 
                          int64_t valid_ids)
     : model_(model), pool_(pool), drafter_(drafter), prefill_chunk_(prefill_chunk), valid_ids_(valid_ids) {
   const int64_t max_tokens = model.decoder().max_tokens(), window = pool.options().seats * pool.options().ring.T;
+  const int64_t H = model.config().hidden_size, vocab = model.config().vocab_size;
   check(prefill_chunk >= 64 && prefill_chunk % 64 == 0 && prefill_chunk <= max_tokens,
         "--chunked-prefill-size {}: a multiple of 64, at most {}; 256 works", prefill_chunk, max_tokens);
   check(window <= max_tokens, "a step of {} tokens exceeds the scratch for {}", window, max_tokens);
-  const std::tuple<View<2>*, int64_t, int64_t> buffers[] = {{&hidden_, max_tokens, model.config().hidden_size},
-                                                            {&committed_, max_tokens, model.config().hidden_size},
-                                                            {&logits_, window, model.config().vocab_size},
-                                                            {&law_, window, model.config().vocab_size}};
-  size_t bytes = 0;
-  for (const auto& [view, rows, columns] : buffers)
-    bytes += Arena::aligned(sizeof(float) * static_cast<size_t>(rows * columns));
-  arena_ = Arena(bytes, "hidden states and logits of a step");
-  for (const auto& [view, rows, columns] : buffers) {
-    *view = dense<2>(arena_.take(sizeof(float) * static_cast<size_t>(rows * columns)), DType::f32, {rows, columns});
-  }
+  arena_ = allocate_scratch(
+      {{&hidden_, max_tokens, H}, {&committed_, window, H}, {&logits_, window, vocab}, {&law_, window, vocab}},
+      "hidden states and logits of a step, --chunked-prefill-size");
   reset_stats();
 }
 
@@ -58,6 +52,10 @@ void SpecStepper::reset_stats() {
   stats_ = {};
   stats_.drafted_at.resize(pool_.options().ring.T - 1);
   stats_.accepted_at.resize(pool_.options().ring.T - 1);
+}
+
+int64_t SpecStepper::due(Cursor cursor) const {
+  return plan_fold(cursor, pool_.options().ring.F, pool_.options().ring.policy);
 }
 
 int32_t SpecStepper::first_token(const Sequence& s, View<2> hidden) {
@@ -78,30 +76,28 @@ int32_t SpecStepper::first_token(const Sequence& s, View<2> hidden) {
 
 void SpecStepper::prefill(Sequence& s) {
   check(!s.tokens.empty(), "the prompt is empty; at least one token is needed");
-  const int64_t end = static_cast<int64_t>(s.tokens.size()), F = pool_.grain();
+  const int64_t end = static_cast<int64_t>(s.tokens.size());
   check(pool_.cursor(s.seat).pos < end, "prefill: all {} tokens are in the state already", end);
   if (drafter_ && pool_.cursor(s.seat).pos == 0) drafter_->reset(s.seat);
   s.emitted = 0;
+  s.failed = true;  // until the last chunk is through
   while (pool_.cursor(s.seat).pos < end) {
     Cursor& cursor = pool_.cursor(s.seat);
     // Cuts stand on absolute multiples of the chunk.
     const int64_t cut = std::min(end, (cursor.pos / prefill_chunk_ + 1) * prefill_chunk_);
     Window window;
-    window.add(s.seat, cursor, F ? cut - cut % F : cut);
+    window.add(s.seat, cursor, due({.folded = cursor.folded, .pos = cut}));
     window.ids.assign(s.tokens.begin() + cursor.pos, s.tokens.begin() + cut);
     window.close();
     const View<2> hidden = hidden_.rows(0, window.tokens());
     model_.forward(window.rows(), window.ids.data(), true, pool_, hidden);
-    if (cut == end) {
-      const int32_t token = first_token(s, hidden.rows(hidden.shape[0] - 1, 1));
-      s.failed = token < 0;
-      if (!s.failed) s.tokens.push_back(token), s.emitted = 1;
-    }
-    if (drafter_ && !s.failed) {
-      drafter_->extend({.rows = window.rows(), .next = s.tokens.data() + cursor.pos + 1, .hidden = hidden});
-    }
+    const int32_t token = cut == end ? first_token(s, hidden.rows(hidden.shape[0] - 1, 1)) : -1;
+    if (cut == end && token < 0) return;
+    if (cut == end) s.tokens.push_back(token), s.emitted = 1;
+    if (drafter_) drafter_->extend({.rows = window.rows(), .next = s.tokens.data() + cursor.pos + 1, .hidden = hidden});
     cursor = deltaring::commit(cursor, window.fold_to[0], window.tokens());
   }
+  s.failed = false;
 }
 
 void SpecStepper::propose(std::span<Sequence* const> sequences) {
@@ -118,9 +114,16 @@ void SpecStepper::propose(std::span<Sequence* const> sequences) {
   }
   drafter_->propose(requests, proposals_);
   for (size_t b = 0; b < proposals_.size(); b++) {
-    check(proposals_[b].tokens.size() <= static_cast<size_t>(requests[b].drafts),
-          "drafter {} gave {} drafts, at most {} were asked for", drafter_->name(), proposals_[b].tokens.size(),
-          requests[b].drafts);
+    const auto& [tokens, q] = proposals_[b];
+    check(tokens.size() <= static_cast<size_t>(requests[b].drafts),
+          "drafter {} gave {} drafts, at most {} were asked for", drafter_->name(), tokens.size(), requests[b].drafts);
+    check(q.empty() || q.size() == tokens.size() * static_cast<size_t>(law_.shape[1]),
+          "drafter {} gave {} probabilities for {} drafts, want [m, vocab] = {} or none", drafter_->name(), q.size(),
+          tokens.size(), tokens.size() * static_cast<size_t>(law_.shape[1]));
+    for (const int32_t id : tokens) {
+      check(id >= 0 && id < valid_ids_, "drafter {} drafted token {}, ids are [0, {})", drafter_->name(), id,
+            valid_ids_);
+    }
   }
 }
 
@@ -166,28 +169,29 @@ void SpecStepper::commit(std::span<Sequence* const> sequences, const Window& win
     cursor = deltaring::commit(cursor, window.fold_to[b], accepted_[b] + 1);
   }
   if (pool_.options().ring.policy != FoldPolicy::every) return;
-  Window due;
-  for (const int32_t seat : window.seat) due.add(seat, pool_.cursor(seat), pool_.cursor(seat).pos), due.close();
-  model_.fold(due.rows(), pool_);
-  for (const int32_t seat : window.seat) pool_.cursor(seat).folded = pool_.cursor(seat).pos, stats_.folds++;
+  Window rest;
+  for (const int32_t seat : window.seat) rest.add(seat, pool_.cursor(seat), due(pool_.cursor(seat))), rest.close();
+  model_.fold(rest.rows(), pool_);
+  for (size_t b = 0; b < rest.seat.size(); b++) {
+    stats_.folds += rest.fold_to[b] > rest.folded[b];
+    pool_.cursor(rest.seat[b]).folded = rest.fold_to[b];
+  }
 }
 
 void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Window& window) {
-  Window kept;
-  std::vector<int32_t> next;
+  Window kept;  // its ids are the tokens behind the committed ones
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];
     if (s.failed) continue;
     kept.add(s.seat, {.folded = 0, .pos = window.first[b]}, 0);
     for (int32_t i = 0; i <= accepted_[b]; i++) {
-      std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(next.size()));
-      next.push_back(s.tokens[window.first[b] + i + 1]);
+      std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(kept.ids.size()));
+      kept.ids.push_back(s.tokens[window.first[b] + i + 1]);
     }
-    kept.ids = next;
     kept.close();
   }
-  if (!next.empty())
-    drafter_->extend({.rows = kept.rows(), .next = next.data(), .hidden = committed_.rows(0, kept.tokens())});
+  if (kept.ids.empty()) return;
+  drafter_->extend({.rows = kept.rows(), .next = kept.ids.data(), .hidden = committed_.rows(0, kept.tokens())});
 }
 
 void SpecStepper::step(std::span<Sequence* const> sequences) {
@@ -199,12 +203,12 @@ void SpecStepper::step(std::span<Sequence* const> sequences) {
     const Cursor cursor = pool_.cursor(s.seat);
     check(!s.failed && cursor.pos + 1 == static_cast<int64_t>(s.tokens.size()),
           "seat {}: the state holds {} tokens, the sequence {} and an anchor", s.seat, cursor.pos, s.tokens.size() - 1);
-    const bool grid = pool_.options().ring.policy == FoldPolicy::grid;
-    window.add(s.seat, cursor, grid ? plan_fold(cursor, pool_.options().ring.F, FoldPolicy::grid) : cursor.folded);
+    window.add(s.seat, cursor, due(cursor));
     window.ids.push_back(s.tokens.back());
     window.ids.insert(window.ids.end(), proposals_[b].tokens.begin(), proposals_[b].tokens.end());
     window.close();
   }
+  for (Sequence* s : sequences) s->failed = true;  // unless the step comes through
   logit_rows_ = window.tokens();
   const View<2> hidden = hidden_.rows(0, window.tokens());
   model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);

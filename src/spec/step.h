@@ -21,7 +21,8 @@ struct Sequence {
   int32_t max_drafts = 0;  // drafts wanted in the next step; more than T-1 are not asked for
 
   int32_t emitted = 0;  // tokens the last prefill or step appended to `tokens`
-  bool failed = false;  // the logits were not finite: the row gave no token and cannot go on
+  bool failed = false;  // it cannot go on and its seat must be freed: the logits behind `tokens` were not finite, or an
+                        // op threw in the middle of a step
 };
 
 // Counts of steps, not of time.
@@ -61,6 +62,7 @@ class SpecStepper {
  private:
   struct Window;  // the packed rows of one step
 
+  int64_t due(Cursor cursor) const;  // plan_fold of the pool's ring
   void propose(std::span<Sequence* const> sequences);
   void accept(std::span<Sequence* const> sequences, const Window& window);
   void commit(std::span<Sequence* const> sequences, const Window& window);
@@ -72,8 +74,9 @@ class SpecStepper {
   Drafter* drafter_;
   const int64_t prefill_chunk_, valid_ids_;
   Arena arena_;
-  View<2> hidden_, committed_;  // [max_tokens, H]
-  View<2> logits_, law_;        // [seats * T, vocab]
+  View<2> hidden_;        // [max_tokens, H]
+  View<2> committed_;     // [seats * T, H] rows of hidden_ that stay, packed
+  View<2> logits_, law_;  // [seats * T, vocab]
   int64_t logit_rows_ = 0;
   std::vector<Proposal> proposals_;
   std::vector<int32_t> accepted_;  // [rows] a of the running step

@@ -72,7 +72,7 @@ StatePlan plan_state(const StateShape& s, const StateOptions& o) {
 
 int64_t snapshot_state_per_seat(const StateShape& s, const StateOptions& o) {
   const Size conv_window = Size(s.gdn_layers) * (s.taps - 1) * s.conv_channels * bytes(DType::f32);
-  return (Size(1 + o.ring.T) * (checkpoint_bytes(s, o.checkpoint) + conv_window)).get();
+  return (Size(o.ring.T > 1 ? 1 + o.ring.T : 1) * (checkpoint_bytes(s, o.checkpoint) + conv_window)).get();
 }
 
 }  // namespace deltaring

@@ -41,7 +41,8 @@ struct StatePlan {
 // Error(out_of_memory) for a plan that no int64 holds.
 StatePlan plan_state(const StateShape& shape, const StateOptions& options);
 
-// Bytes a request takes in engines that keep one state (and conv window) per draft token beside the live one.
+// Bytes a request takes in engines that keep one state (and conv window) per window token beside the live one; without
+// speculation (T = 1) the live one alone.
 int64_t snapshot_state_per_seat(const StateShape& shape, const StateOptions& options);
 
 }  // namespace deltaring

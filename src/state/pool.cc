@@ -48,9 +48,13 @@ int32_t StatePool::allocate() {
   return seat;
 }
 
-void StatePool::free(int32_t seat) {
+void StatePool::check_taken(int32_t seat) const {
   check(seat >= 0 && seat < options_.seats && taken_[seat], "seat {} is not taken; seats are [0, {})", seat,
         options_.seats);
+}
+
+void StatePool::free(int32_t seat) {
+  check_taken(seat);
   for (int64_t i = used_pages_[seat]; i-- > 0;) free_pages_.push_back(table_[seat * plan_.pages + i]);
   used_pages_[seat] = 0;
   taken_[seat] = 0;
@@ -58,6 +62,7 @@ void StatePool::free(int32_t seat) {
 }
 
 bool StatePool::reserve(int32_t seat, int64_t tokens) {
+  check_taken(seat);
   const int64_t want = (tokens + options_.page_rows - 1) / options_.page_rows;
   int64_t& used = used_pages_[seat];
   if (want - used > free_pages()) return false;
@@ -69,6 +74,7 @@ bool StatePool::reserve(int32_t seat, int64_t tokens) {
 }
 
 void StatePool::rewind(int32_t seat, int64_t pos) {
+  check_taken(seat);
   Cursor& c = cursors_[seat];
   check(pos >= c.folded && pos <= c.pos, "seat {}: cannot rewind to {}; records reach back over [{}, {}], {} works",
         seat, pos, c.folded, c.pos, c.folded);
@@ -86,7 +92,11 @@ GdnState StatePool::gdn(int64_t layer) const {
 View<3> StatePool::conv_ring(int64_t layer) const { return conv_[layer]; }
 
 KvPages StatePool::kv(int64_t layer) const {
-  return {.k = kv_[layer][0], .v = kv_[layer][1], .table = table_.data(), .table_stride = plan_.pages};
+  return {.k = kv_[layer][0],
+          .v = kv_[layer][1],
+          .table = table_.data(),
+          .table_stride = plan_.pages,
+          .seats = options_.seats};
 }
 
 }  // namespace deltaring

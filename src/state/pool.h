@@ -25,8 +25,8 @@ class StatePool {
   // Forgets the accepted tokens from pos on. Throws Error(invalid_argument) unless folded <= pos <= cursor's pos.
   void rewind(int32_t seat, int64_t pos);
 
-  Cursor& cursor(int32_t seat) { return cursors_[seat]; }
-  const Cursor& cursor(int32_t seat) const { return cursors_[seat]; }
+  // Throws Error when the seat is not taken, as do reserve and rewind.
+  Cursor& cursor(int32_t seat) { return check_taken(seat), cursors_[seat]; }
   int64_t free_seats() const { return static_cast<int64_t>(free_seats_.size()); }
   int64_t free_pages() const { return static_cast<int64_t>(free_pages_.size()); }
 
@@ -41,6 +41,7 @@ class StatePool {
   int64_t grain() const { return options_.ring.policy == FoldPolicy::grid ? options_.ring.F : 0; }
 
  private:
+  void check_taken(int32_t seat) const;
   template <int N>
   View<N> take(DType dtype, std::array<int64_t, N> shape);
 

@@ -10,11 +10,12 @@
 
 namespace deltaring::test {
 
-// Stops at pieces of the plain text that start at every `step`-th byte, so inside and across tokens and blocks.
-inline void check_stop_strings(Engine& engine, const std::string& prompt, int64_t tokens, size_t step,
-                               const std::vector<size_t>& lengths) {
+// Stops at pieces of the plain text that start at every `step`-th byte, so inside and across tokens and blocks. Returns
+// how many fell inside an accepted block.
+inline int64_t check_stop_strings(Engine& engine, const std::string& prompt, int64_t tokens, size_t step,
+                                  const std::vector<size_t>& lengths) {
   const GenerateResult whole = run(engine, prompt, greedy(tokens));
-  ASSERT_GT(whole.text.size(), 20u);
+  EXPECT_GT(whole.text.size(), 20u);
   int64_t cut_blocks = 0;
   for (size_t at = 0; at < whole.text.size(); at += step) {
     const size_t length = lengths[at / step % lengths.size()];
@@ -32,8 +33,9 @@ inline void check_stop_strings(Engine& engine, const std::string& prompt, int64_
     EXPECT_EQ(r.text, want) << where;
     EXPECT_EQ(stream, want) << where;
     EXPECT_EQ(r.finish_reason, FinishReason::stop_string) << where;
-    ASSERT_LE(r.tokens.size(), whole.tokens.size()) << where;
-    EXPECT_TRUE(std::equal(r.tokens.begin(), r.tokens.end(), whole.tokens.begin())) << where;
+    EXPECT_TRUE(std::equal(r.tokens.begin(), r.tokens.end(), whole.tokens.begin(),
+                           whole.tokens.begin() + std::min(r.tokens.size(), whole.tokens.size())))
+        << where;
     // No token more than the one that completes the stop string.
     const GenerateResult less = run(engine, prompt, greedy(std::max<int64_t>(1, r.tokens.size() - 1)));
     if (r.tokens.size() > 1) {
@@ -41,7 +43,7 @@ inline void check_stop_strings(Engine& engine, const std::string& prompt, int64_
     }
     cut_blocks += static_cast<int64_t>(r.tokens.size()) < 1 + r.step_tokens;
   }
-  EXPECT_GT(cut_blocks, 0) << "no stop fell inside an accepted block";
+  return cut_blocks;
 }
 
 }  // namespace deltaring::test

@@ -217,25 +217,28 @@ TEST_P(Attention, RefusesBrokenArgumentsByName) {
   EXPECT_NO_THROW(ops().kv_append(good.append, *good.w.stream));
   EXPECT_NO_THROW(ops().attention(good.attention, *good.w.stream));
   refuse("q [tokens, Hq, D] is bfloat16", [](Good& g) { g.attention.q.dtype = DType::bf16; });
-  refuse("out [tokens, Hq, D] is [3, 4, 15], want [3, 4, 16]", [](Good& g) { g.attention.out.shape[2] = 15; });
-  refuse("gate [tokens, Hq, D] is [2,", [](Good& g) { g.attention.gate.shape[0] = 2; });
-  refuse("D of out [tokens, Hq, D] must be contiguous", [](Good& g) { g.attention.out.stride[2] = 2; });
+  refuse("out [tokens, Hq, D] has 15 in D, want 16", [](Good& g) { g.attention.out.shape[2] = 15; });
+  refuse("gate [tokens, Hq, D] has 2 in tokens, want 3", [](Good& g) { g.attention.gate.shape[0] = 2; });
+  refuse("out [tokens, Hq, D] has stride 2 in D, want 1", [](Good& g) { g.attention.out.stride[2] = 2; });
   refuse("q [tokens, Hq, D] is null", [](Good& g) { g.attention.q.data = nullptr; });
   refuse("Hq = 3 is no multiple of Hkv = 2", [](Good& g) { g.attention.q = g.tensor(3); });
-  refuse("page_rows is 12", [](Good& g) { g.attention.kv.k.shape[2] = 12; });
-  refuse("kv.v [pages, Hkv, page_rows, D] is", [](Good& g) { g.attention.kv.v.shape[0]--; });
-  refuse("kv.v is float16, want the dtype of kv.k", [](Good& g) { g.attention.kv.v.dtype = DType::f16; });
-  refuse("D of kv.k and kv.v must be contiguous", [](Good& g) { g.append.kv.k.stride[3] = 2; });
-  refuse("kv.k and kv.v [pages, Hkv, page_rows, D] must be given", [](Good& g) { g.append.kv.v.data = nullptr; });
+  refuse("page_rows is 12", [](Good& g) { g.attention.kv.k.shape[2] = g.attention.kv.v.shape[2] = 12; });
+  refuse("kv.v [pages, Hkv, page_rows, D] has 8 in pages, want 9", [](Good& g) { g.attention.kv.v.shape[0]--; });
+  refuse("kv.v [pages, Hkv, page_rows, D] is float16, want float32",
+         [](Good& g) { g.attention.kv.v.dtype = DType::f16; });
+  refuse("kv.k [pages, Hkv, page_rows, D] has stride 2 in D, want 1", [](Good& g) { g.append.kv.k.stride[3] = 2; });
+  refuse("kv.v [pages, Hkv, page_rows, D] is null", [](Good& g) { g.append.kv.v.data = nullptr; });
   refuse("kv.table [seats, table_stride] is null", [](Good& g) { g.append.kv.table = nullptr; });
   refuse("kv.table[0, 0] is -1", [](Good& g) { g.w.table[0] = -1; });
   refuse("kv.table[1, 0] is 99", [](Good& g) { g.w.table[g.w.stride] = 99; });  // attention alone reads that far back
   refuse("reaches position 80, kv.table [seats, 4] ends at 64", [](Good& g) { g.packed.first[1] = 80; });
-  refuse("k [tokens, Hkv, D] is [3, 4, 16], want [3, 2, 16]", [](Good& g) { g.append.k = g.tensor(4); });
+  refuse("k [tokens, Hkv, D] has 4 in Hkv, want 2", [](Good& g) { g.append.k = g.tensor(4); });
   refuse("v [tokens, Hkv, D] is float16", [](Good& g) { g.append.v.dtype = DType::f16; });
-  refuse("rows", [](Good& g) { g.packed.start[2] = 4; });
-  refuse("seat", [](Good& g) { g.packed.seat[0] = -2; });
-  refuse("first", [](Good& g) { g.packed.first[0] = -1; });
+  refuse("rows hold 4 tokens, the views 3", [](Good& g) { g.packed.start[2] = 4; });
+  refuse("rows.seat[0] is -2, want -1 or [0, 2)", [](Good& g) { g.packed.seat[0] = -2; });
+  refuse("rows.seat[0] is 2, want -1 or [0, 2)", [](Good& g) { g.packed.seat[0] = 2; });
+  refuse("rows.seat[1] is 1, want -1 or [0, 1)", [](Good& g) { g.attention.kv.seats = 1; });
+  refuse("rows.first[0] is -1", [](Good& g) { g.packed.first[0] = -1; });
 }
 
 }  // namespace

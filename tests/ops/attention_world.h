@@ -73,7 +73,8 @@ class World {
     kv = {.k = dense<4>(k_store.data(), s.dtype, {pages, s.Hkv, s.page_rows, s.D}),
           .v = dense<4>(v_store.data(), s.dtype, {pages, s.Hkv, s.page_rows, s.D}),
           .table = table.data(),
-          .table_stride = stride};
+          .table_stride = stride,
+          .seats = seats};
     for (int64_t i = 0; i < pages * s.Hkv * s.page_rows * s.D; i++) {
       store_from_float(k_store.data(), s.dtype, i, kNaN), store_from_float(v_store.data(), s.dtype, i, kNaN);
     }

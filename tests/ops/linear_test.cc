@@ -268,22 +268,23 @@ TEST(Swiglu, NaNStaysInItsElement) {
 TEST(Linear, CheckNamesWhatIsWrong) {
   const Case c(DType::bf16, 3, 5, 7, 0);
   expect_refused<LinearArgs>(
-      c.args(), {
-                    {[](auto& a) { a.x.dtype = DType::bf16; }, "x [M, K] is bfloat16, want float32"},
-                    {[](auto& a) { a.out.dtype = DType::f16; }, "out [M, N] is float16, want float32"},
-                    {[](auto& a) { a.w.shape[1] = 8; }, "w [N, K] has shape [5, 8], want [5, 7]"},
-                    {[](auto& a) { a.out.shape[0] = 4; }, "out [M, N] has shape [4, 5], want [3, 5]"},
-                    {[](auto& a) { a.out.shape[1] = 4; }, "out [M, N] has shape [3, 4], want [3, 5]"},
-                    {[](auto& a) { a.x.shape[1] = 0; }, "K = 0"},
-                    {[](auto& a) { a.x.shape[0] = -1; }, "M = -1"},
-                    {[](auto& a) { a.x.data = nullptr; }, "x [M, K] of shape [3, 7] is null"},
-                    {[](auto& a) { a.w.data = nullptr; }, "w [N, K] of shape [5, 7] is null"},
-                    {[](auto& a) { a.out.data = nullptr; }, "out [M, N] of shape [3, 5] is null"},
-                    {[](auto& a) { a.x.stride[1] = 2; }, "x [M, K] has stride 2"},
-                    {[](auto& a) { a.w.stride[1] = 5; }, "w [N, K] has stride 5"},
-                    {[](auto& a) { a.out.stride[1] = 0; }, "out [M, N] has stride 0"},
-                    {[](auto& a) { a.out.stride[0] = 4; }, "out [M, N] has overlapping rows: stride 4 for 5 columns"},
-                });
+      c.args(),
+      {
+          {[](auto& a) { a.x.dtype = DType::bf16; }, "x [M, K] is bfloat16, want float32"},
+          {[](auto& a) { a.out.dtype = DType::f16; }, "out [M, N] is float16, want float32"},
+          {[](auto& a) { a.w.shape[1] = 8; }, "w [N, K] has 8 in K, want 7"},
+          {[](auto& a) { a.out.shape[0] = 4; }, "out [M, N] has 4 in M, want 3"},
+          {[](auto& a) { a.out.shape[1] = 4; }, "out [M, N] has 4 in N, want 5"},
+          {[](auto& a) { a.x.shape[1] = a.w.shape[1] = 0; }, "x [M, K] has 0 in K, want >= 1"},
+          {[](auto& a) { a.x.shape[0] = -1; }, "x [M, K] has -1 in M, want >= 0"},
+          {[](auto& a) { a.x.data = nullptr; }, "x [M, K] is null"},
+          {[](auto& a) { a.w.data = nullptr; }, "w [N, K] is null"},
+          {[](auto& a) { a.out.data = nullptr; }, "out [M, N] is null"},
+          {[](auto& a) { a.x.stride[1] = 2; }, "x [M, K] has stride 2 in K, want 1"},
+          {[](auto& a) { a.w.stride[1] = 5; }, "w [N, K] has stride 5 in K, want 1"},
+          {[](auto& a) { a.out.stride[1] = 0; }, "out [M, N] has stride 0 in N, want 1"},
+          {[](auto& a) { a.out.stride[0] = 4; }, "out [M, N] has stride 4 in M, want at least 5: it overlaps itself"},
+      });
   const Case none(DType::f32, 0, 5, 7, 0);
   LinearArgs empty = none.args();
   empty.x.data = empty.out.data = nullptr;
@@ -296,14 +297,14 @@ TEST(Embedding, CheckNamesWhatIsWrong) {
   expect_refused<EmbeddingArgs>(
       {.ids = ids, .table = table.view(), .out = out.view()},
       {
-          {[](auto& a) { a.ids = nullptr; }, "ids [tokens] of 3 tokens is null"},
+          {[](auto& a) { a.ids = nullptr; }, "ids [tokens] is null"},
           {[](auto& a) { a.out.dtype = DType::bf16; }, "out [tokens, H] is bfloat16"},
-          {[](auto& a) { a.out.shape[1] = 6; }, "out [tokens, H] has shape [3, 6], want [3, 7]"},
-          {[](auto& a) { a.table.shape[0] = 0; }, "vocab = 0"},
-          {[](auto& a) { a.table.data = nullptr; }, "table [vocab, H] of shape [11, 7] is null"},
-          {[](auto& a) { a.table.stride[1] = 2; }, "table [vocab, H] has stride 2"},
-          {[](auto& a) { a.out.data = nullptr; }, "out [tokens, H] of shape [3, 7] is null"},
-          {[](auto& a) { a.out.stride[0] = 0; }, "out [tokens, H] has overlapping rows"},
+          {[](auto& a) { a.out.shape[1] = 6; }, "out [tokens, H] has 6 in H, want 7"},
+          {[](auto& a) { a.table.shape[0] = -1; }, "table [vocab, H] has -1 in vocab, want >= 0"},
+          {[](auto& a) { a.table.data = nullptr; }, "table [vocab, H] is null"},
+          {[](auto& a) { a.table.stride[1] = 2; }, "table [vocab, H] has stride 2 in H, want 1"},
+          {[](auto& a) { a.out.data = nullptr; }, "out [tokens, H] is null"},
+          {[](auto& a) { a.out.stride[0] = 0; }, "out [tokens, H] has stride 0 in tokens, want at least 7"},
       });
 }
 
@@ -315,12 +316,12 @@ TEST(Swiglu, CheckNamesWhatIsWrong) {
           {[](auto& a) { a.gate.dtype = DType::f16; }, "gate [tokens, I] is float16"},
           {[](auto& a) { a.up.dtype = DType::f16; }, "up [tokens, I] is float16"},
           {[](auto& a) { a.out.dtype = DType::f16; }, "out [tokens, I] is float16"},
-          {[](auto& a) { a.gate.shape[0] = 2; }, "gate [tokens, I] has shape [2, 7], want [3, 7]"},
-          {[](auto& a) { a.up.shape[1] = 8; }, "up [tokens, I] has shape [3, 8], want [3, 7]"},
-          {[](auto& a) { a.out.shape[1] = 0; }, "I = 0"},
-          {[](auto& a) { a.gate.data = nullptr; }, "gate [tokens, I] of shape [3, 7] is null"},
-          {[](auto& a) { a.up.stride[1] = 7; }, "up [tokens, I] has stride 7"},
-          {[](auto& a) { a.out.stride[0] = 1; }, "out [tokens, I] has overlapping rows"},
+          {[](auto& a) { a.gate.shape[0] = 2; }, "up [tokens, I] has 3 in tokens, want 2"},
+          {[](auto& a) { a.up.shape[1] = 8; }, "up [tokens, I] has 8 in I, want 7"},
+          {[](auto& a) { a.out.shape[1] = 0; }, "out [tokens, I] has 0 in I, want 7"},
+          {[](auto& a) { a.gate.data = nullptr; }, "gate [tokens, I] is null"},
+          {[](auto& a) { a.up.stride[1] = 7; }, "up [tokens, I] has stride 7 in I, want 1"},
+          {[](auto& a) { a.out.stride[0] = 1; }, "out [tokens, I] has stride 1 in tokens, want at least 7"},
       });
 }
 

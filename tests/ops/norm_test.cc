@@ -169,15 +169,16 @@ TEST(RmsNorm, CheckNamesWhatIsWrong) {
   expect_refused<RmsNormArgs>(
       {.x = x.view(), .w = w.data(), .eps = kRmsEps, .zero_centred = true, .out = out.view()},
       {
-          {[](auto& a) { a.w = nullptr; }, "rms_norm: w [7] is null"},
+          {[](auto& a) { a.w = nullptr; }, "rms_norm: w [D] is null"},
           {[](auto& a) { a.eps = -1; }, "rms_norm: eps is -1"},
           {[](auto& a) { a.eps = kNaN; }, "rms_norm: eps is nan"},
-          {[](auto& a) { a.x.shape[2] = 0; }, "want a last dimension >= 1"},
+          {[](auto& a) { a.x.shape[1] = -1; }, "x [rows, groups, D] has -1 in groups, want >= 0"},
           {[](auto& a) { a.x.dtype = DType::bf16; }, "x [rows, groups, D] is bfloat16, want float32"},
           {[](auto& a) { a.out.dtype = DType::bf16; }, "out [rows, groups, D] is bfloat16, want float32"},
-          {[](auto& a) { a.out.shape[0] = 2; }, "out [rows, groups, D] has shape [2, 2, 7], want [3, 2, 7]"},
-          {[](auto& a) { a.x.data = nullptr; }, "x [rows, groups, D] of shape [3, 2, 7] is null"},
-          {[](auto& a) { a.out.stride[2] = 2; }, "out [rows, groups, D] has stride 2"},
+          {[](auto& a) { a.out.shape[0] = 2; }, "out [rows, groups, D] has 2 in rows, want 3"},
+          {[](auto& a) { a.x.data = nullptr; }, "x [rows, groups, D] is null"},
+          {[](auto& a) { a.out.stride[2] = 2; }, "out [rows, groups, D] has stride 2 in D, want 1"},
+          {[](auto& a) { a.out.stride[1] = 6; }, "out [rows, groups, D] has stride 6 in groups, want at least 7"},
       });
 }
 
@@ -187,12 +188,12 @@ TEST(GatedRmsNorm, CheckNamesWhatIsWrong) {
   expect_refused<GatedRmsNormArgs>(
       {.x = x.view(), .z = z.view(), .w = w.data(), .eps = kRmsEps, .out = out.view()},
       {
-          {[](auto& a) { a.w = nullptr; }, "gated_rms_norm: w [7] is null"},
+          {[](auto& a) { a.w = nullptr; }, "gated_rms_norm: w [V] is null"},
           {[](auto& a) { a.z.dtype = DType::f16; }, "z [tokens, Hv, V] is float16, want float32"},
-          {[](auto& a) { a.z.shape[1] = 1; }, "z [tokens, Hv, V] has shape [3, 1, 7], want [3, 2, 7]"},
-          {[](auto& a) { a.z.data = nullptr; }, "z [tokens, Hv, V] of shape [3, 2, 7] is null"},
-          {[](auto& a) { a.out.data = nullptr; }, "out [tokens, Hv, V] of shape [3, 2, 7] is null"},
-          {[](auto& a) { a.x.stride[2] = 0; }, "x [tokens, Hv, V] has stride 0"},
+          {[](auto& a) { a.z.shape[1] = 1; }, "z [tokens, Hv, V] has 1 in Hv, want 2"},
+          {[](auto& a) { a.z.data = nullptr; }, "z [tokens, Hv, V] is null"},
+          {[](auto& a) { a.out.data = nullptr; }, "out [tokens, Hv, V] is null"},
+          {[](auto& a) { a.x.stride[2] = 0; }, "x [tokens, Hv, V] has stride 0 in V, want 1"},
       });
 }
 

@@ -258,10 +258,12 @@ TEST_P(Sample, RefusesBrokenArgumentsByName) {
   refuse("argmax: valid is 0", [](auto& a, auto&, auto&) { a.valid = 0; });
   refuse("argmax: out [rows] is null", [](auto& a, auto&, auto&) { a.out = nullptr; });
   refuse("argmax: logits [rows, vocab] is null", [](auto& a, auto&, auto&) { a.logits.data = nullptr; });
-  refuse("argmax: vocab of logits must be contiguous", [](auto& a, auto&, auto&) { a.logits.stride[1] = 2; });
-  refuse("probabilities: out [rows, vocab] is [2, 4], want [3, 4]", [](auto&, auto& b, auto&) { b.out.shape[0] = 2; });
+  refuse("argmax: logits [rows, vocab] has stride 2 in vocab, want 1",
+         [](auto& a, auto&, auto&) { a.logits.stride[1] = 2; });
+  refuse("probabilities: out [rows, vocab] has 2 in rows, want 3", [](auto&, auto& b, auto&) { b.out.shape[0] = 2; });
+  refuse("probabilities: out [rows, vocab] is null", [](auto&, auto& b, auto&) { b.out.data = nullptr; });
   refuse("probabilities: out [rows, vocab] is bfloat16", [](auto&, auto& b, auto&) { b.out.dtype = DType::bf16; });
-  refuse("params [rows] must be given", [](auto&, auto& b, auto&) { b.params = nullptr; });
+  refuse("params [rows] is null", [](auto&, auto& b, auto&) { b.params = nullptr; });
   refuse("temperature of row 1 is 0", [](auto&, auto&, auto& p) { p[1].temperature = 0; });
   refuse("temperature is -1", [](auto&, auto&, auto& p) { p[2].temperature = -1; });
   refuse("temperature is nan", [](auto&, auto&, auto& p) { p[0].temperature = kNaN; });

@@ -170,7 +170,9 @@ Acceptor with(Mistake mistake) {
     for (int32_t i = 0; i <= m; i++, p += vocab, position++) {
       std::vector<float> law(p, p + vocab);
       const double u = uniform(seed, position, Coin::accept);
-      if (i < m) {
+      if (i < m && !q && mistake == Mistake::none) {  // the target's own draw decides
+        if (sample(p, vocab, uniform(seed, position, Coin::residual)) == drafts[i]) continue;
+      } else if (i < m) {
         const float q_d = q ? q[i * vocab + drafts[i]] : 1;
         if (u * q_d < p[drafts[i]]) continue;
         for (int64_t id = 0; id < vocab && mistake != Mistake::target_instead_of_residual; id++) {

@@ -134,6 +134,22 @@ TEST_P(Drafters, SamplingKeepsTheLaw) {
   }
 }
 
+// Point-mass drafts leave every draw to the target's own coin: sampled output too is plain output, token for token.
+TEST(Sampling, NgramDraftsChangeNoToken) {
+  const Weights weights = random_model(mini_config(), 7);
+  const SamplingParams sampling{.temperature = 0.9f, .top_p = 0.9f};
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    Rig plain(weights, {.T = 1}), drafted(weights, {.T = 6});
+    NgramDrafter ngram;
+    drafted.use(&ngram);
+    Sequence a = plain.start({1, 2, 3, 1, 2, 3}, sampling, seed), b = drafted.start({1, 2, 3, 1, 2, 3}, sampling, seed);
+    while (a.tokens.size() < 80) plain.step(a);
+    while (b.tokens.size() < 80) b.max_drafts = 5, drafted.step(b);
+    b.tokens.resize(80);
+    EXPECT_EQ(a.tokens, b.tokens) << "seed " << seed;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Drafters, testing::Values("ngram", "mtp"));
 
 TEST(Step, DraftsCountTowardsTheStatistics) {

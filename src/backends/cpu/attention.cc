@@ -217,6 +217,7 @@ void run_splits(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int
 
 }  // namespace
 
+// Memory traffic a token: k and v, 2 Hkv D elements, in as f32 and out as the dtype of the pages.
 void kv_append(const KvAppendArgs& args, Stream& stream) {
   check(args);
   const Rows& rows = args.rows;
@@ -234,6 +235,8 @@ void kv_append(const KvAppendArgs& args, Stream& stream) {
   });
 }
 
+// Memory traffic of a row: the keys and values it sees, 2 Hkv D elements a position, once for every kTileQueries
+// queries that share a kv head; q, gate and out once.
 void attention(const AttentionArgs& args, Stream& stream) {
   check(args);
   for (int32_t b = 0; b < args.rows.count; b++) {

@@ -10,6 +10,7 @@
 #include "hwy/highway.h"
 // after highway.h
 #include "backends/cpu/math-inl.h"
+#include "backends/cpu/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaring::cpu::HWY_NAMESPACE {
@@ -19,21 +20,16 @@ namespace deltaring::cpu::HWY_NAMESPACE {
 void ConvToken(const float* const* w, const float* const* x, int64_t taps, int64_t count, float* out) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t c = 0;
-  for (; c + lanes <= count; c += lanes) {
+  const auto vector = [&](int64_t c, int64_t left) HWY_ATTR {  // channels [c, c + min(left, lanes))
     auto sum = hn::Zero(d);
     for (int64_t j = 0; j < taps; j++) {
-      if (x[j]) sum = hn::MulAdd(hn::LoadU(d, w[j] + c), hn::LoadU(d, x[j] + c), sum);
+      if (x[j]) sum = hn::MulAdd(LoadUpTo(d, w[j] + c, left), LoadUpTo(d, x[j] + c, left), sum);
     }
-    hn::StoreU(Silu(d, sum), d, out + c);
-  }
-  if (c == count) return;
-  const auto tail = hn::FirstN(d, static_cast<size_t>(count - c));
-  auto sum = hn::Zero(d);
-  for (int64_t j = 0; j < taps; j++) {
-    if (x[j]) sum = hn::MulAdd(hn::MaskedLoad(tail, d, w[j] + c), hn::MaskedLoad(tail, d, x[j] + c), sum);
-  }
-  hn::BlendedStore(Silu(d, sum), tail, d, out + c);
+    StoreUpTo(d, Silu(d, sum), out + c, left);
+  };
+  int64_t c = 0;
+  for (; c + lanes <= count; c += lanes) vector(c, lanes);
+  if (c < count) vector(c, count - c);
 }
 
 }  // namespace deltaring::cpu::HWY_NAMESPACE
@@ -79,6 +75,7 @@ void conv_channels(const ConvArgs& a, int32_t b, int64_t c0, int64_t count) {
 
 }  // namespace
 
+// Memory traffic: x and out once, the weight once a row; of each row's ring taps-1 inputs in, its last Rc inputs out.
 void conv(const ConvArgs& args, Stream& stream) {
   check(args);
   const int64_t C = args.x.shape[1], parts = (C + kChannels - 1) / kChannels;

@@ -5,6 +5,7 @@
 #include "backends/cpu/gdn_run.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/stream.h"
+#include "base/error.h"
 #include "hwy/aligned_allocator.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -70,13 +71,17 @@ void Arrive(const GdnRun& run, bool round, bool store, float* S, int64_t rows, i
 
 namespace {
 
-constexpr int64_t kBlock = 32;  // tokens prepared at a time: with S they fit the second-level cache
+constexpr int64_t kTokens = 32;  // tokens prepared at a time: with S they fit the second-level cache
 
-// Scratch of one thread: S [V, stride], then k^, q^ [kBlock, stride] and v [kBlock, V].
+// Scratch of one thread: S [V, stride], then k^, q^ [kTokens, stride] and v [kTokens, V].
 class Scratch {
  public:
   float* need(int64_t floats) {
-    if (floats > size_) buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>(size_ = floats));
+    if (floats > size_) {
+      buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>(floats));
+      size_ = buffer_ ? floats : 0;
+      if (!buffer_) fail(ErrorKind::out_of_memory, "gdn: no {} bytes of scratch", floats * sizeof(float));
+    }
     return buffer_.get();
   }
 
@@ -102,8 +107,8 @@ class Head {
         key_head_(head / (state.checkpoint.shape[1] / state.record_k.shape[1])) {
     const int64_t lanes = HWY_DYNAMIC_DISPATCH(GdnLanes)();
     stride_ = (K_ + lanes - 1) / lanes * lanes;
-    S_ = scratch.need(stride_ * (V_ + 2 * kBlock) + V_ * kBlock);
-    k_ = S_ + V_ * stride_, q_ = k_ + kBlock * stride_, v_ = q_ + kBlock * stride_;
+    S_ = scratch.need(stride_ * (V_ + 2 * kTokens) + V_ * kTokens);
+    k_ = S_ + V_ * stride_, q_ = k_ + kTokens * stride_, v_ = q_ + kTokens * stride_;
   }
 
   void record(int64_t p) {
@@ -126,7 +131,7 @@ class Head {
 
  private:
   void add(int64_t p, const View<1>& k, const View<1>& v, const float* q, float g, float beta, float* out) {
-    if (count_ == kBlock) flush();
+    if (count_ == kTokens) flush();
     const DType record = state_.record_k.dtype;
     float* kp = k_ + count_ * stride_;
     float* qp = q_ + count_ * stride_;
@@ -167,7 +172,7 @@ class Head {
   int64_t stride_, count_ = 0;
   bool fresh_ = true;
   float *S_, *k_, *q_, *v_;
-  GdnStep steps_[kBlock];
+  GdnStep steps_[kTokens];
 };
 
 Scratch& thread_scratch() {
@@ -221,6 +226,7 @@ void advance(const GdnVerifyArgs& a, Stream& stream) {
 
 }  // namespace
 
+// Memory traffic: a, b, g and beta once, 16 Hv bytes a token.
 void gdn_gates(const GdnGatesArgs& args, Stream&) {
   check(args);
   for (int64_t t = 0; t < args.a.shape[0]; t++) {
@@ -233,10 +239,14 @@ void gdn_gates(const GdnGatesArgs& args, Stream&) {
   }
 }
 
+// Memory traffic of a row: its checkpoint once (written too where a fold is due), n records of Hk K + Hv V elements and
+// 8 Hv bytes in and T out, the window q, k, v, g, beta and out once.
 void gdn_verify(const GdnVerifyArgs& args, Stream& stream) { check_verify(args), advance(args, stream); }
 
+// Memory traffic of a row: as gdn_verify, but of its tokens only those from fold_to on are written as records.
 void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) { check_prefill(args), advance(args, stream); }
 
+// Memory traffic of a row with a fold: its checkpoint in and out, the records [folded, fold_to) once.
 void gdn_fold(const GdnFoldArgs& args, Stream& stream) {
   check(args);
   const int64_t Hv = args.state.checkpoint.shape[1];

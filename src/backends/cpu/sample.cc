@@ -169,6 +169,7 @@ void distribution_of_few(const float* logits, int64_t valid, float largest, cons
 
 }  // namespace
 
+// Memory traffic: the first `valid` logits of a row once, and up to one part of them again to find the place.
 void argmax(const ArgmaxArgs& args, Stream& stream) {
   check(args);
   constexpr int64_t kPart = 16384;  // of a row: enough work for a task
@@ -189,6 +190,7 @@ void argmax(const ArgmaxArgs& args, Stream& stream) {
   }
 }
 
+// Memory traffic of a row: logits and out once, 8 vocab bytes, and again for each pass that weights and filters need.
 void probabilities(const ProbabilitiesArgs& args, Stream& stream) {
   check(args);
   pool_of(stream).parallel_for(args.logits.shape[0], [&](int64_t r) {

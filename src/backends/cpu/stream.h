@@ -8,6 +8,7 @@ namespace deltaring::cpu {
 class CpuStream : public Stream {
  public:
   explicit CpuStream(int threads) : pool(threads) {}
+  int threads() const override { return pool.size(); }
   ThreadPool pool;
 };
 
