@@ -1,4 +1,4 @@
-// The backends this build holds. Nothing else names one.
+// Backends. Nothing else names one.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -7,9 +7,11 @@
 
 namespace deltaring {
 
+// Those of this build that can run something.
 std::vector<const OpTable*> backends();
 
-// Throws Error(unsupported) listing the names that exist: reference (double precision, the specification), cpu.
+// By name: reference (double precision, the specification), cpu, and cuda in a build for it, whose table is still
+// empty. Throws Error(unsupported) listing the names that exist.
 const OpTable& backend(std::string_view name);
 
 }  // namespace deltaring

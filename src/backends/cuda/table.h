@@ -1,0 +1,6 @@
+#pragma once
+#include "ops/table.h"
+
+namespace deltaring {
+const OpTable& cuda_ops();
+}
