@@ -89,7 +89,8 @@ std::vector<testing::Fault<Args>> state_faults() {
       {[](auto& a) { a.state.record_g.dtype = DType::f16; }, "record_g [seats, Hv, R] is float16, want float32"},
       {[](auto& a) { a.state.record_beta.stride[2] = 2; }, "record_beta [seats, Hv, R] has stride 2 in R, want 1"},
       {[](auto& a) { a.state.checkpoint.stride[0] = 8; }, "checkpoint [seats, Hv, V, K] has stride"},
-      {[](auto& a) { a.state.record_k.shape[1] = 3; }, "Hv = 4 is no multiple of Hk = 3"},
+      {[](auto& a) { a.state.record_k.shape[1] = 3, a.state.record_k.stride[0] = 3 * R * K; },
+       "Hv = 4 is no multiple of Hk = 3"},
       {[](auto& a) { a.state.record_k.shape[1] = 0; }, "Hv = 4 is no multiple of Hk = 0"},
       {[](auto& a) { a.state.record_k.shape[2] = -1; }, "record_k [seats, Hk, R, K] has -1 in R, want >= 0"},
       {[](auto& a) {
