@@ -40,7 +40,8 @@ class Row {
             .kv = {.k = dense<4>(k_.data(), dtype, {pages_, kHkv, kPageRows, kD}),
                    .v = dense<4>(v_.data(), dtype, {pages_, kHkv, kPageRows, kD}),
                    .table = table_.data(),
-                   .table_stride = pages_},
+                   .table_stride = pages_,
+                   .seats = 1},
             .scale = 1 / std::sqrt(static_cast<float>(kD)),
             .out = dense<3>(out_.data(), DType::f32, {tokens, kHq, kD})};
   }

@@ -10,7 +10,7 @@ namespace deltaring {
 //   angle = position * theta^(-2i/rotary), i < rotary/2; x_i, x_{i+r/2} = x_i cos - x_{i+r/2} sin, x_{i+r/2} cos + x_i
 //   sin
 struct RopeArgs {
-  Rows rows;       // positions
+  Rows rows;       // positions; tokens of rows without a seat stay as they are
   View<3> x;       // [tokens, heads, D] f32, D contiguous
   int64_t rotary;  // even, <= D
   double theta;    // base of the frequencies; angles are computed in double, rotated in f32
