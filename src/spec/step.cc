@@ -149,10 +149,9 @@ void SpecStepper::accept(std::span<Sequence* const> sequences, const Window& win
       verdict = accept_sampled(proposal.tokens, proposal.q.empty() ? nullptr : proposal.q.data(), law.f32(), vocab,
                                s.seed, static_cast<int64_t>(s.tokens.size()));
     }
-    s.failed = verdict.next < 0;
-    s.emitted = verdict.accepted + (s.failed ? 0 : 1);
+    s.emitted = verdict.accepted + (verdict.next < 0 ? 0 : 1);
     s.tokens.insert(s.tokens.end(), proposal.tokens.begin(), proposal.tokens.begin() + verdict.accepted);
-    if (!s.failed) s.tokens.push_back(verdict.next);
+    if (verdict.next >= 0) s.tokens.push_back(verdict.next);
     accepted_.push_back(verdict.accepted);
     stats_.steps++;
     stats_.emitted += s.emitted;
@@ -182,7 +181,7 @@ void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Win
   Window kept;  // its ids are the tokens behind the committed ones
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];
-    if (s.failed) continue;
+    if (s.emitted == accepted_[b]) continue;  // no token stands behind its last row
     kept.add(s.seat, {.folded = 0, .pos = window.first[b]}, 0);
     for (int32_t i = 0; i <= accepted_[b]; i++) {
       std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(kept.ids.size()));
@@ -216,6 +215,7 @@ void SpecStepper::step(std::span<Sequence* const> sequences) {
   accept(sequences, window);
   commit(sequences, window);
   if (drafter_) extend_drafter(sequences, window);
+  for (size_t b = 0; b < sequences.size(); b++) sequences[b]->failed = sequences[b]->emitted == accepted_[b];
 }
 
 }  // namespace deltaring
