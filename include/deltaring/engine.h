@@ -42,6 +42,7 @@ struct Message {
   std::string content;
 };
 
+// The defaults are greedy; EngineInfo has the model's own sampling defaults, which the CLI takes.
 struct GenerateOptions {
   float temperature = 0;  // 0 = greedy
   int32_t top_k = 0;      // 0 = off

@@ -10,7 +10,7 @@
 
 namespace deltaring::cli {
 
-enum ExitCode { kSuccess = 0, kFailedCheck = 1, kBadInput = 2 };
+enum ExitCode { kSuccess = 0, kFailedCheck = 1, kBadInput = 2, kInterrupted = 130 };
 
 void add_generate(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 
 #include "base/error.h"
@@ -25,6 +26,7 @@ class Checks {
  public:
   void add(bool ok, const std::string& what) {
     fmt::print("  {}  {}\n", ok ? "ok  " : "FAIL", what);
+    std::fflush(stdout);
     failed_ += !ok;
   }
   int failed() const { return failed_; }
@@ -93,7 +95,7 @@ int doctor(Flags& flags) {
     }
   }
   const bool healthy = checks.failed() == 0;
-  fmt::print("{}\n", healthy ? "healthy: speculation changes nothing but the speed on this machine"
+  fmt::print("{}\n", healthy ? "healthy: on this machine speculation changes nothing of the greedy output but its speed"
                              : fmt::format("{} checks failed", checks.failed()));
   flush_output();
   return healthy ? kSuccess : kFailedCheck;

@@ -17,7 +17,9 @@ void add_state_flags(CLI::App& command, EngineOptions& o) {
                   "checkpoint: auto (the model's), float32, bfloat16 or float16")
       ->capture_default_str();
   command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "float32, bfloat16 or float16")->capture_default_str();
-  command.add_option("--fold-policy", o.fold_policy, "grid (bit-exact) or every (fold after each step)")
+  command
+      .add_option("--fold-policy", o.fold_policy,
+                  "grid (bit-exact) or every (fold after each step; bit-exact with float32 only)")
       ->capture_default_str();
   add_integer(command, "--fold-grain", o.fold_grain, "F: checkpoints stand on multiples of 8 or 16 tokens")
       ->capture_default_str();

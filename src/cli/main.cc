@@ -35,6 +35,7 @@ std::string nearest(const CLI::App& app, const std::string& typed) {
     for (const CLI::Option* option : command->get_options()) known.push_back("--" + option->get_single_name());
   }
   const std::string word = typed.substr(0, typed.find('='));
+  if (typed.starts_with("-")) std::erase_if(known, [](const std::string& name) { return !name.starts_with("-"); });
   const auto closer = [&](const std::string& a, const std::string& b) {
     return edit_distance(a, word) < edit_distance(b, word);
   };
@@ -52,6 +53,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Text from Gated-DeltaNet hybrid models, decoded speculatively through a replay ring", "deltaring"};
   app.set_version_flag("--version", "deltaring 0.1.0");
   app.require_subcommand(1);
+  app.footer("Exit codes: 0 done, 1 a check failed (doctor, --compare), 2 bad input, 130 interrupted");
   int exit_code = deltaring::cli::kSuccess;
   deltaring::cli::add_generate(app, exit_code);
   deltaring::cli::add_inspect(app, exit_code);

@@ -17,7 +17,7 @@ class MtpDrafter final : public Drafter {
   // padding rows of the head and never drafted.
   MtpDrafter(HybridModel& model, const StatePool& pool, int64_t valid_ids);
 
-  const char* name() const override { return "mtp"; }
+  const char* name() const override { return "eagle"; }
   void extend(const DraftContext& context) override;
   void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override;
 

@@ -85,6 +85,10 @@ Engine::Impl::Impl(const EngineOptions& o)
   for (const NonFinite& bad : non_finite(weights, o.on_progress)) {
     notices.push_back(fmt::format("{}: {} of {} elements are NaN or infinite", bad.name, bad.count, bad.size));
   }
+  if (state.ring.policy == FoldPolicy::every && state.checkpoint != DType::f32) {
+    notices.push_back(
+        fmt::format("--fold-policy every with {} checkpoints is not bit-exact; grid is", name_of(state.checkpoint)));
+  }
   stream = ops.make_stream(o.threads);
   model.emplace(std::move(weights), ops, *stream, std::max(o.chunked_prefill_size, state.ring.T));
   allocate_state(pool, model->state_shape(), state);
