@@ -21,14 +21,16 @@ namespace deltaring {
 
 // Names and meanings follow SGLang's flags; the CLI has the same names.
 struct EngineOptions {
-  std::string model;                                  // Hugging Face folder
-  std::string backend = "cpu";                        // cpu | reference (double precision, slow)
-  int threads = 0;                                    // 0 = one per core
-  std::string speculative_algorithm = "none";         // none | ngram | eagle (the checkpoint's MTP head)
-  int64_t speculative_num_draft_tokens = 4;           // T: tokens a verify step, anchor included; vLLM's count is T-1
-  int64_t linear_replayssm_cache_len = 0;             // R: ring rows, a power of two >= 16; 0 = the fewest that serve
-  int64_t fold_grain = 8;                             // F: checkpoints stand on multiples of 8 or 16 tokens
-  std::string fold_policy = "grid";                   // grid | every
+  std::string model;                           // Hugging Face folder
+  std::string backend = "cpu";                 // cpu | reference (double precision, slow)
+  int threads = 0;                             // 0 = one per core
+  std::string speculative_algorithm = "none";  // none | ngram | eagle (the checkpoint's MTP head)
+  int64_t speculative_num_draft_tokens = 4;    // T: tokens a verify step, anchor included; vLLM's count is T-1
+  std::string state_rollback = "replay";       // replay | snapshot (a whole state per window token: the baseline)
+  int64_t linear_replayssm_cache_len = 0;      // R: ring rows, a power of two >= 16; 0 = the fewest that serve
+  std::string linear_replayssm_record_dtype = "float32";  // k and v in the ring: float32 | bfloat16 | float16
+  int64_t fold_grain = 8;                                 // F: checkpoints stand on multiples of 8 or 16 tokens
+  std::string fold_policy = "grid";                       // grid | every
   std::string mamba_ssm_dtype = "auto";               // checkpoint: auto (the model's) | float32 | bfloat16 | float16
   std::string kv_cache_dtype = "float32";             // float32 | bfloat16 | float16
   int64_t context_length = 0;                         // tokens of prompt and output; 0 = the model's, at most 32768
@@ -80,8 +82,9 @@ struct EngineInfo {
   int threads = 0;
   int64_t vocabulary = 0, parameters = 0, weight_bytes = 0;
   int64_t T = 0, R = 0, F = 0, context_length = 0;
+  std::string state_rollback;                                      // replay | snapshot
   int64_t checkpoint_bytes = 0, record_bytes = 0, conv_bytes = 0;  // a request
-  int64_t snapshot_bytes = 0;  // a request with one state and conv window per draft token, as other engines keep it
+  int64_t snapshot_bytes = 0;  // all state of a request under state_rollback = snapshot, to compare with
   int64_t kv_bytes_per_token = 0;
   int64_t state_bytes = 0;           // allocated for all requests
   float temperature = 0, top_p = 1;  // the model's own sampling defaults

@@ -11,6 +11,7 @@ enum class ErrorKind {
   unsupported,       // valid elsewhere, not here: refused by name
   corrupt,           // bytes that contradict themselves
   out_of_memory,     // the plan does not fit
+  out_of_reach,      // a rewind to where no record reaches back: the tokens must be prefilled again
 };
 
 class Error : public std::runtime_error {

@@ -19,6 +19,8 @@ Arena::Arena(size_t bytes, const char* purpose) : size_(aligned(bytes)) {
          static_cast<double>(bytes) / (1 << 20), std::strerror(error));
   }
   data_ = static_cast<std::byte*>(mapping);
+  // Large pages where the system has them: a state is read from end to end, and page walks would cost as much again.
+  madvise(mapping, size_, MADV_HUGEPAGE);
 }
 
 Arena::~Arena() {

@@ -2,20 +2,14 @@
 
 namespace deltaring {
 
-Arena allocate_scratch(std::initializer_list<ScratchMatrix> matrices, const char* purpose) {
-  const auto bytes_of = [&](const ScratchMatrix& m) {
-    int64_t bytes = 0;
-    if (__builtin_mul_overflow(m.rows, m.columns, &bytes) ||
-        __builtin_mul_overflow(bytes, int64_t{sizeof(float)}, &bytes) || bytes >> 60 != 0) {
-      fail(ErrorKind::out_of_memory, "{}: a matrix of {} x {} floats", purpose, m.rows, m.columns);
-    }
-    return Arena::aligned(static_cast<size_t>(bytes));
-  };
-  size_t total = 0;
-  for (const ScratchMatrix& m : matrices) total += bytes_of(m);
-  Arena arena(total, purpose);
-  for (const ScratchMatrix& m : matrices) *m.view = dense<2>(arena.take(bytes_of(m)), DType::f32, {m.rows, m.columns});
-  return arena;
+int64_t scratch_bytes(int64_t rows, int64_t columns) {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(rows, columns, &bytes) || __builtin_mul_overflow(bytes, int64_t{sizeof(float)}, &bytes) ||
+      bytes >> 56 != 0) {
+    fail(ErrorKind::out_of_memory,
+         "a scratch matrix of {} x {} floats; a smaller --chunked-prefill-size or fewer requests work", rows, columns);
+  }
+  return static_cast<int64_t>(Arena::aligned(static_cast<size_t>(bytes)));
 }
 
 }  // namespace deltaring

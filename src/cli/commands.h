@@ -15,11 +15,13 @@ enum ExitCode { kSuccess = 0, kFailedCheck = 1, kBadInput = 2, kInterrupted = 13
 void add_generate(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
+void add_plan(CLI::App& app, int& exit_code);
 
 // The flags that describe an engine: its model and state, how it speculates, how it runs.
 void add_state_flags(CLI::App& command, EngineOptions& options);
 void add_speculation_flags(CLI::App& command, EngineOptions& options);
-void add_run_flags(CLI::App& command, EngineOptions& options);
+void add_prefill_flags(CLI::App& command, EngineOptions& options);
+void add_run_flags(CLI::App& command, EngineOptions& options);  // add_prefill_flags among them
 
 // An option for a whole number that must be given as one and fit T: CLI11 alone takes "-1" for an unsigned and cuts
 // what is too large.
@@ -40,8 +42,5 @@ void report_loading(EngineOptions& options);
 
 // Throws Error when standard output could not take everything: a full disk, a closed pipe.
 void flush_output();
-
-// "3.4 MiB", "512 B".
-std::string human_bytes(double bytes);
 
 }  // namespace deltaring::cli

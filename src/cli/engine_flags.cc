@@ -18,6 +18,15 @@ void add_state_flags(CLI::App& command, EngineOptions& o) {
       ->capture_default_str();
   command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "float32, bfloat16 or float16")->capture_default_str();
   command
+      .add_option("--state-rollback", o.state_rollback,
+                  "how rejected tokens leave the state: replay (a checkpoint and a ring of records), or snapshot (a "
+                  "whole state per window token; the baseline to compare with)")
+      ->capture_default_str();
+  command
+      .add_option("--linear-replayssm-record-dtype", o.linear_replayssm_record_dtype,
+                  "k and v in the ring: float32, bfloat16 or float16")
+      ->capture_default_str();
+  command
       .add_option("--fold-policy", o.fold_policy,
                   "grid (bit-exact) or every (fold after each step; bit-exact with float32 only)")
       ->capture_default_str();
@@ -41,11 +50,15 @@ void add_speculation_flags(CLI::App& command, EngineOptions& o) {
       ->capture_default_str();
 }
 
+void add_prefill_flags(CLI::App& command, EngineOptions& o) {
+  add_integer(command, "--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64")
+      ->capture_default_str();
+}
+
 void add_run_flags(CLI::App& command, EngineOptions& o) {
   command.add_option("--backend", o.backend, "cpu, or reference (double precision, slow)")->capture_default_str();
   add_integer(command, "--threads", o.threads, "threads; 0 = one per core")->capture_default_str();
-  add_integer(command, "--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64")
-      ->capture_default_str();
+  add_prefill_flags(command, o);
 }
 
 void flush_output() {
@@ -65,13 +78,6 @@ void report_loading(EngineOptions& o) {
                fraction >= 1 ? "\r\x1b[K" : "");
     std::fflush(stderr);
   };
-}
-
-std::string human_bytes(double bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
 }
 
 }  // namespace deltaring::cli

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "model/utf8.h"
@@ -106,9 +107,11 @@ void print_header(const EngineInfo& info, const Flags& flags, const GenerateOpti
                                    ? "greedy"
                                    : fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}",
                                                  o.temperature, o.top_k, o.top_p, o.min_p, o.seed);
-  fmt::print(stderr, "{}: {:.1f} M parameters, {}, {} threads; {}; ring R={}, F={}, {}; {}\n\n", flags.engine.model,
-             static_cast<double>(info.parameters) / 1e6, info.backend, info.threads, drafts, info.R, info.F,
-             flags.engine.fold_policy, sampling);
+  const std::string rollback = info.state_rollback == "snapshot"
+                                   ? "state snapshots"
+                                   : fmt::format("ring R={}, F={}, {}", info.R, info.F, flags.engine.fold_policy);
+  fmt::print(stderr, "{}: {:.1f} M parameters, {}, {} threads; {}; {}; {}\n\n", flags.engine.model,
+             static_cast<double>(info.parameters) / 1e6, info.backend, info.threads, drafts, rollback, sampling);
 }
 
 bool same_output(const GenerateResult& a, const GenerateResult& b) {
@@ -118,6 +121,22 @@ bool same_output(const GenerateResult& a, const GenerateResult& b) {
 // Drafts that are drawn from a law bring coins of their own; everything else must come out the same.
 bool may_differ(const EngineInfo& info, const GenerateOptions& options) {
   return options.temperature > 0 && info.drafter == "eagle" && info.T > 1;
+}
+
+void print_state(const EngineInfo& info) {
+  const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  std::string state;
+  if (info.state_rollback == "snapshot") {
+    state = fmt::format("{} (live state {}, {} snapshots of it, conv {})", size(info.snapshot_bytes),
+                        size(info.checkpoint_bytes), info.T > 1 ? info.T : 0, size(info.conv_bytes));
+  } else {
+    state = fmt::format("{} (checkpoint {}, ring {}, conv {})",
+                        size(info.checkpoint_bytes + info.record_bytes + info.conv_bytes), size(info.checkpoint_bytes),
+                        size(info.record_bytes), size(info.conv_bytes));
+    if (info.T > 1)
+      state += fmt::format("; a live state and {} snapshots would take {}", info.T, size(info.snapshot_bytes));
+  }
+  fmt::print(stderr, "state a request {}; KV {} a token\n", state, size(info.kv_bytes_per_token));
 }
 
 void print_summary(const EngineInfo& info, const GenerateOptions& options, const GenerateResult& r,
@@ -136,14 +155,7 @@ void print_summary(const EngineInfo& info, const GenerateOptions& options, const
   }
   fmt::print(stderr, "{} verify steps, {:.1f} a second; {} folds\n", r.verify_steps,
              rate(static_cast<double>(r.verify_steps), r.decode_seconds), r.folds);
-  const int64_t ring = info.checkpoint_bytes + info.record_bytes + info.conv_bytes;
-  const std::string snapshots = info.T > 1 ? fmt::format("; a live state and {} snapshots would take {}", info.T,
-                                                         human_bytes(static_cast<double>(info.snapshot_bytes)))
-                                           : "";
-  fmt::print(stderr, "state a request {} (checkpoint {}, ring {}, conv {}){}; KV {} a token\n",
-             human_bytes(static_cast<double>(ring)), human_bytes(static_cast<double>(info.checkpoint_bytes)),
-             human_bytes(static_cast<double>(info.record_bytes)), human_bytes(static_cast<double>(info.conv_bytes)),
-             snapshots, human_bytes(static_cast<double>(info.kv_bytes_per_token)));
+  print_state(info);
   if (!plain) return;
   fmt::print(stderr, "without speculation {:.1f} tok/s: speculation is {:.2f}x, {}\n", decode_rate(*plain),
              rate(decode_rate(r), decode_rate(*plain)),
@@ -170,6 +182,7 @@ json to_json(const EngineInfo& info, const GenerateResult& r, const std::optiona
               {"drafted_per_position", r.drafted_at},
               {"folds", r.folds},
               {"drafter", info.drafter},
+              {"state_rollback", info.state_rollback},
               {"T", info.T},
               {"R", info.R},
               {"F", info.F},

@@ -3,8 +3,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/bytes.h"
 #include "cli/commands.h"
-#include "engine/load.h"
+#include "engine/memory_plan.h"
 #include "model/generation_config.h"
 #include "model/tokenizer.h"
 
@@ -42,9 +43,10 @@ json report(const Flags& flags) {
   const Weights weights = load_weights(folder, config);
   const Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
   const GenerationConfig generation = load_generation_config(folder, config);
-  const StateOptions state = state_options(flags.engine, config);
-  const StateShape shape = state_shape(weights);
-  const StatePlan plan = plan_state(shape, state);
+  const MemoryPlan memory = plan_memory(planned_model(weights), flags.engine);
+  const StateShape& shape = memory.shape;
+  const StateOptions& state = memory.options;
+  const StatePlan& plan = memory.state;
   json out = {{"model_type", config.model_type},
               {"layers", config.num_hidden_layers},
               {"gdn_layers", shape.gdn_layers},
@@ -64,6 +66,7 @@ json report(const Flags& flags) {
               {"head_dim", shape.D},
               {"max_position_embeddings", config.max_position_embeddings},
               {"stop_token_ids", generation.eos_token_id},
+              {"state_rollback", flags.engine.state_rollback},
               {"T", state.ring.T},
               {"R", state.ring.R},
               {"F", state.ring.F},
@@ -71,10 +74,11 @@ json report(const Flags& flags) {
               {"checkpoint_bytes", plan.checkpoint_per_seat},
               {"record_bytes", plan.records_per_seat},
               {"conv_bytes", plan.conv_per_seat},
-              {"snapshot_bytes", snapshot_state_per_seat(shape, state)},
-              {"kv_bytes_per_token", plan.kv_per_page / state.page_rows},
+              {"snapshot_bytes", plan_state_as(StateRollback::snapshot, shape, state).state_per_seat()},
+              {"kv_bytes_per_token", memory.kv_per_token()},
               {"context_length", state.kv_tokens},
-              {"state_bytes", plan.total}};
+              {"state_bytes", plan.total},
+              {"scratch_bytes", memory.scratch()}};
   for (const auto& [dtype, t] : tally(weights)) {
     out["weights"][dtype] = {{"tensors", t.tensors}, {"parameters", t.parameters}, {"bytes", t.bytes}};
   }
@@ -89,6 +93,22 @@ json report(const Flags& flags) {
 }
 
 std::string bytes_of(const json& r, const char* key) { return human_bytes(r[key].get<double>()); }
+
+void print_state(const json& r) {
+  if (r["state_rollback"] == "snapshot") {
+    fmt::print("  a request  {} of state with T={} (live state {} {}, snapshots of it, conv {})\n",
+               bytes_of(r, "snapshot_bytes"), r["T"].get<int>(), bytes_of(r, "checkpoint_bytes"),
+               r["checkpoint_dtype"].get<std::string>(), bytes_of(r, "conv_bytes"));
+    return;
+  }
+  const double ring =
+      r["checkpoint_bytes"].get<double>() + r["record_bytes"].get<double>() + r["conv_bytes"].get<double>();
+  fmt::print(
+      "  a request  {} of state with T={}, R={}, F={} (checkpoint {} {}, ring {}, conv {}); snapshots would take {}\n",
+      human_bytes(ring), r["T"].get<int>(), r["R"].get<int>(), r["F"].get<int>(), bytes_of(r, "checkpoint_bytes"),
+      r["checkpoint_dtype"].get<std::string>(), bytes_of(r, "record_bytes"), bytes_of(r, "conv_bytes"),
+      bytes_of(r, "snapshot_bytes"));
+}
 
 void print(const Flags& flags, const json& r) {
   fmt::print("{}: {}, {} layers ({} GDN, {} full attention), hidden {}, FFN {}\n", flags.engine.model,
@@ -106,13 +126,7 @@ void print(const Flags& flags, const json& r) {
                t["parameters"].get<double>() / 1e6, bytes_of(t, "bytes"));
   }
   fmt::print("  drafters   ngram{}\n", r["mtp_head"].get<bool>() ? ", eagle (MTP head)" : "; no MTP head");
-  const double ring =
-      r["checkpoint_bytes"].get<double>() + r["record_bytes"].get<double>() + r["conv_bytes"].get<double>();
-  fmt::print(
-      "  a request  {} of state with T={}, R={}, F={} (checkpoint {} {}, ring {}, conv {}); snapshots would take {}\n",
-      human_bytes(ring), r["T"].get<int>(), r["R"].get<int>(), r["F"].get<int>(), bytes_of(r, "checkpoint_bytes"),
-      r["checkpoint_dtype"].get<std::string>(), bytes_of(r, "record_bytes"), bytes_of(r, "conv_bytes"),
-      bytes_of(r, "snapshot_bytes"));
+  print_state(r);
   fmt::print("  KV         {} a token, {} tokens of context (the model's limit is {})\n",
              bytes_of(r, "kv_bytes_per_token"), r["context_length"].get<int64_t>(),
              r["max_position_embeddings"].get<int64_t>());

@@ -53,10 +53,12 @@ int main(int argc, char** argv) {
   CLI::App app{"Text from Gated-DeltaNet hybrid models, decoded speculatively through a replay ring", "deltaring"};
   app.set_version_flag("--version", "deltaring 0.1.0");
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 done, 1 a check failed (doctor, --compare), 2 bad input, 130 interrupted");
+  app.footer(
+      "Exit codes: 0 done, 1 a check failed (doctor, --compare), 2 bad input or too little memory, 130 interrupted");
   int exit_code = deltaring::cli::kSuccess;
   deltaring::cli::add_generate(app, exit_code);
   deltaring::cli::add_inspect(app, exit_code);
+  deltaring::cli::add_plan(app, exit_code);
   deltaring::cli::add_doctor(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -1,6 +1,7 @@
 #include "draft/mtp.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "base/draw.h"
@@ -20,24 +21,46 @@ const MtpWeights& head_of(const HybridModel& model) {
   return *model.weights().mtp;
 }
 
+// The columns that both have.
 void copy_row(const View<2>& from, int64_t i, const View<2>& to, int64_t j) {
-  std::copy_n(from.f32(i), from.shape[1], to.f32(j));
+  std::copy_n(from.f32(i), std::min(from.shape[1], to.shape[1]), to.f32(j));
 }
 
 }  // namespace
 
-MtpDrafter::MtpDrafter(HybridModel& model, const StatePool& pool, int64_t valid_ids)
-    : model_(model), weights_(head_of(model)), kv_(pool.kv(pool.shape().kv_layers - 1)), valid_ids_(valid_ids) {
-  const int64_t H = model.config().hidden_size, vocab = model.config().vocab_size, seats = pool.options().seats;
-  const int64_t max_tokens = model.decoder().max_tokens();
-  arena_ = allocate_scratch({{&last_, seats, H},
-                             {&chain_, seats, H},
-                             {&chained_, seats, H},
-                             {&pairs_, max_tokens, 2 * H},
-                             {&out_, max_tokens, H},
-                             {&logits_, seats, vocab},
-                             {&law_, seats, vocab}},
+ScratchList<MtpDrafter> MtpDrafter::scratch(const ModelConfig& config, int64_t max_tokens, int64_t seats) {
+  const int64_t H = config.hidden_size, vocab = config.vocab_size;
+  return {{&MtpDrafter::last_, seats, H + 2}, {&MtpDrafter::chain_, seats, H},
+          {&MtpDrafter::chained_, seats, H},  {&MtpDrafter::pairs_, max_tokens, 2 * H},
+          {&MtpDrafter::out_, max_tokens, H}, {&MtpDrafter::logits_, seats, vocab},
+          {&MtpDrafter::law_, seats, vocab}};
+}
+
+MtpDrafter::MtpDrafter(HybridModel& model, StatePool& pool, int64_t valid_ids)
+    : model_(model),
+      pool_(pool),
+      weights_(head_of(model)),
+      kv_(pool.kv(pool.shape().kv_layers - 1)),
+      valid_ids_(valid_ids) {
+  arena_ = allocate_scratch(*this, scratch(model.config(), model.decoder().max_tokens(), pool.options().seats),
                             "scratch of the MTP head, --chunked-prefill-size");
+  pool_.attach(*this);
+}
+
+MtpDrafter::~MtpDrafter() { pool_.detach(*this); }
+
+std::span<std::byte> MtpDrafter::bytes(int32_t seat) {
+  return std::as_writable_bytes(std::span(last_.f32(seat), static_cast<size_t>(last_.shape[1])));
+}
+
+int64_t MtpDrafter::end(int32_t seat) const {
+  int64_t position;
+  std::memcpy(&position, last_.f32(seat, last_.shape[1] - 2), sizeof position);
+  return position;
+}
+
+void MtpDrafter::set_end(int32_t seat, int64_t position) {
+  std::memcpy(last_.f32(seat, last_.shape[1] - 2), &position, sizeof position);
 }
 
 void MtpDrafter::run(const Rows& rows, const int32_t* next, View<2> hidden, View<2> out) {
@@ -59,8 +82,9 @@ void MtpDrafter::extend(const DraftContext& context) {
   const View<2> out = out_.rows(0, context.hidden.shape[0]);
   run(context.rows, context.next, context.hidden, out);
   for (int32_t b = 0; b < context.rows.count; b++) {
-    if (context.rows.seat[b] >= 0 && context.rows.length(b) > 0)
-      copy_row(out, context.rows.start[b + 1] - 1, last_, context.rows.seat[b]);
+    if (context.rows.seat[b] < 0 || context.rows.length(b) == 0) continue;
+    copy_row(out, context.rows.start[b + 1] - 1, last_, context.rows.seat[b]);
+    set_end(context.rows.seat[b], context.rows.first[b] + context.rows.length(b));
   }
 }
 
@@ -95,8 +119,12 @@ void MtpDrafter::propose(std::span<const DraftRequest> requests, std::span<Propo
   for (Proposal& proposal : proposals) proposal = {};
   std::vector<int32_t> active(requests.size());
   std::iota(active.begin(), active.end(), 0);
+  std::erase_if(active, [&](int32_t i) {
+    const DraftRequest& r = requests[i];
+    return r.seat < 0 || end(r.seat) != static_cast<int64_t>(r.tokens.size()) - 1;
+  });
   for (int32_t drafted = 0;; drafted++) {
-    std::erase_if(active, [&](int32_t i) { return requests[i].seat < 0 || requests[i].drafts <= drafted; });
+    std::erase_if(active, [&](int32_t i) { return requests[i].drafts <= drafted; });
     if (active.empty()) return;
     const int64_t count = static_cast<int64_t>(active.size());
     for (int64_t i = 0; i < count; i++) {

@@ -38,7 +38,7 @@ uint64_t digest(uint64_t hash, const float* logits, int64_t count) {
 }
 
 // `algorithm` has passed state_options.
-std::unique_ptr<Drafter> make_drafter(const std::string& algorithm, HybridModel& model, const StatePool& pool,
+std::unique_ptr<Drafter> make_drafter(const std::string& algorithm, HybridModel& model, StatePool& pool,
                                       int64_t valid_ids) {
   if (algorithm == "none") return nullptr;
   if (algorithm == "ngram") return std::make_unique<NgramDrafter>();
@@ -79,19 +79,21 @@ Engine::Impl::Impl(const EngineOptions& o)
     fail(ErrorKind::corrupt, "tokenizer.json has {} ids, the embedding {} rows: they belong to different models",
          tokenizer.size(), config.vocab_size);
   }
-  check_memory(plan_state(state_shape(weights), state), state);
+  const PlannedModel planned = planned_model(weights);
+  check_memory(planned, o);
   notices = config.notices;
   notices.insert(notices.end(), weights.notices.begin(), weights.notices.end());
   for (const NonFinite& bad : non_finite(weights, o.on_progress)) {
     notices.push_back(fmt::format("{}: {} of {} elements are NaN or infinite", bad.name, bad.count, bad.size));
   }
-  if (state.ring.policy == FoldPolicy::every && state.checkpoint != DType::f32) {
+  if (state.rollback == StateRollback::replay && state.ring.policy == FoldPolicy::every &&
+      state.checkpoint != DType::f32) {
     notices.push_back(
         fmt::format("--fold-policy every with {} checkpoints is not bit-exact; grid is", name_of(state.checkpoint)));
   }
   stream = ops.make_stream(o.threads);
   model.emplace(std::move(weights), ops, *stream, std::max(o.chunked_prefill_size, state.ring.T));
-  allocate_state(pool, model->state_shape(), state);
+  allocate_state(pool, planned, o);
   drafter = make_drafter(o.speculative_algorithm, *model, *pool, tokenizer.size());
   speculative.emplace(*model, *pool, drafter.get(), o.chunked_prefill_size, tokenizer.size());
   plain.emplace(*model, *pool, nullptr, o.chunked_prefill_size, tokenizer.size());

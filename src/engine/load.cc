@@ -18,36 +18,21 @@ DType dtype_of(const char* flag, const std::string& name) {
   fail(ErrorKind::invalid_argument, "{} {}: float32, bfloat16 and float16 are possible; float32 works", flag, name);
 }
 
+StateRollback rollback_of(const std::string& name) {
+  if (name == "replay") return StateRollback::replay;
+  if (name == "snapshot") return StateRollback::snapshot;
+  fail(ErrorKind::invalid_argument, "--state-rollback {}: replay and snapshot are possible; replay works", name);
+}
+
 FoldPolicy policy_of(const std::string& name) {
   if (name == "grid") return FoldPolicy::grid;
   if (name == "every") return FoldPolicy::every;
   fail(ErrorKind::invalid_argument, "--fold-policy {}: grid and every are possible; grid works", name);
 }
 
-// MemAvailable in bytes, or a number nothing exceeds where the system does not say.
-int64_t available_memory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string key; info >> key;) {
-    int64_t kib = 0;
-    if (key == "MemAvailable:" && info >> kib) return kib * 1024;
-  }
-  return INT64_MAX;
-}
-
-// `available` bytes are there for the plan.
-[[noreturn]] void refuse_context(const StatePlan& plan, const StateOptions& state, int64_t available) {
-  const int64_t per_token = std::max<int64_t>(plan.kv_per_page / state.page_rows, 1);
-  const int64_t fits =
-      (available - plan.ring_state_per_seat() * state.seats) / per_token / state.page_rows * state.page_rows;
-  const double mib = 1 << 20;
-  if (fits < state.page_rows) {
-    fail(ErrorKind::out_of_memory,
-         "no memory: a request's state alone takes {:.1f} MiB; --mamba-ssm-dtype bfloat16 halves most of it",
-         static_cast<double>(plan.ring_state_per_seat()) / mib);
-  }
-  fail(ErrorKind::out_of_memory,
-       "--context-length {} needs {:.1f} MiB of memory for state and KV, which are not there; {} works",
-       state.kv_tokens, static_cast<double>(plan.total) / mib, fits);
+// What is there changes by the minute, so the values named fit into less.
+[[noreturn]] void refuse(const PlannedModel& model, const EngineOptions& o, int64_t memory, int64_t less) {
+  fail(ErrorKind::out_of_memory, "{}", does_not_fit(model, o, 1, memory, ways_to_fit(model, o, 1, less)));
 }
 
 }  // namespace
@@ -70,27 +55,42 @@ StateOptions state_options(const EngineOptions& o, const ModelConfig& config) {
                 .F = o.fold_grain,
                 .R = o.linear_replayssm_cache_len,
                 .policy = policy_of(o.fold_policy)};
+  state.rollback = rollback_of(o.state_rollback);
   check_window(state.ring);
   if (algorithm == "none") state.ring.T = 1;
-  if (state.ring.R == 0) state.ring.R = default_ring_rows(state.ring.T, state.ring.F, state.ring.policy);
-  check_ring(state.ring);
+  if (state.rollback == StateRollback::replay) {
+    if (state.ring.R == 0) state.ring.R = default_ring_rows(state.ring.T, state.ring.F, state.ring.policy);
+    check_ring(state.ring);
+  }
   state.checkpoint =
       o.mamba_ssm_dtype == "auto" ? config.mamba_ssm_dtype : dtype_of("--mamba-ssm-dtype", o.mamba_ssm_dtype);
+  state.record = dtype_of("--linear-replayssm-record-dtype", o.linear_replayssm_record_dtype);
   state.kv = dtype_of("--kv-cache-dtype", o.kv_cache_dtype);
   return state;
 }
 
-void check_memory(const StatePlan& plan, const StateOptions& state) {
-  const int64_t available = available_memory();
-  if (plan.total > available) refuse_context(plan, state, available);
+int64_t available_memory() {
+  std::ifstream info("/proc/meminfo");
+  for (std::string key; info >> key;) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && info >> kib) return kib * 1024;
+  }
+  return INT64_MAX;
 }
 
-void allocate_state(std::optional<StatePool>& pool, const StateShape& shape, const StateOptions& state) {
+void check_memory(const PlannedModel& model, const EngineOptions& o) {
+  const int64_t weights = model.trunk + model.mtp, available = available_memory();
+  if (available > INT64_MAX - weights || fits(model, o, {}, available + weights)) return;
+  refuse(model, o, weights + available, weights + available / 8 * 7);
+}
+
+void allocate_state(std::optional<StatePool>& pool, const PlannedModel& model, const EngineOptions& o) {
+  const MemoryPlan plan = plan_memory(model, o);
   try {
-    pool.emplace(shape, state);
+    pool.emplace(plan.shape, plan.options);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::out_of_memory) throw;
-    refuse_context(plan_state(shape, state), state, plan_state(shape, state).total / 2);
+    refuse(model, o, plan.total() - 1, plan.total() - plan.state.total / 2);
   }
 }
 
@@ -106,11 +106,12 @@ EngineInfo describe(const HybridModel& model, const StatePool& pool, const Engin
     info.weight_bytes += static_cast<int64_t>(tensor.bytes);
     info.parameters += static_cast<int64_t>(tensor.bytes / size_of(tensor.dtype));
   }
+  info.state_rollback = o.state_rollback;
   info.T = state.ring.T, info.R = state.ring.R, info.F = state.ring.F, info.context_length = state.kv_tokens;
   info.checkpoint_bytes = plan.checkpoint_per_seat;
   info.record_bytes = plan.records_per_seat;
   info.conv_bytes = plan.conv_per_seat;
-  info.snapshot_bytes = snapshot_state_per_seat(pool.shape(), state);
+  info.snapshot_bytes = plan_state_as(StateRollback::snapshot, pool.shape(), state).state_per_seat();
   info.kv_bytes_per_token = plan.kv_per_page / state.page_rows;
   info.state_bytes = plan.total;
   return info;

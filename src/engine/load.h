@@ -3,19 +3,23 @@
 #include <optional>
 
 #include "deltaring/engine.h"
+#include "engine/memory_plan.h"
 #include "model/hybrid.h"
-#include "state/plan.h"
 
 namespace deltaring {
 
 // One seat, sized for the options. Throws Error(invalid_argument) naming the flag and a value that works.
 StateOptions state_options(const EngineOptions& options, const ModelConfig& config);
 
-// Throws Error(out_of_memory) naming --context-length and one that fits when the plan exceeds the available memory.
-void check_memory(const StatePlan& plan, const StateOptions& state);
+// Bytes that this machine could give out now, or a number that nothing exceeds where the system does not say.
+int64_t available_memory();
+
+// Throws Error(out_of_memory) naming flags and values that fit when what the plan allocates beside the mapped weights
+// is not available.
+void check_memory(const PlannedModel& model, const EngineOptions& options);
 
 // Makes the pool; refused memory becomes the same error.
-void allocate_state(std::optional<StatePool>& pool, const StateShape& shape, const StateOptions& state);
+void allocate_state(std::optional<StatePool>& pool, const PlannedModel& model, const EngineOptions& options);
 
 EngineInfo describe(const HybridModel& model, const StatePool& pool, const EngineOptions& options);
 

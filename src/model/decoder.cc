@@ -20,28 +20,31 @@ View<3> one_group(const View<2>& x) { return heads_of(x, 0, 1, x.shape[1]); }
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens)
-    : config_(config), ops_(ops), stream_(stream), max_tokens_(max_tokens) {
+ScratchList<Decoder> Decoder::scratch(const ModelConfig& config, int64_t max_tokens) {
   const int64_t H = config.hidden_size, Hv = config.linear_num_value_heads, I = config.intermediate_size;
   const int64_t q_dim = config.num_attention_heads * config.head_dim;
   const int64_t kv_dim = config.num_key_value_heads * config.head_dim;
   const int64_t n = max_tokens, value_dim = config.value_dim(), conv_dim = config.conv_dim();
-  arena_ = allocate_scratch({{&normed_, n, H},
-                             {&qkv_, n, conv_dim},
-                             {&conv_out_, n, conv_dim},
-                             {&z_, n, value_dim},
-                             {&core_, n, value_dim},
-                             {&a_, n, Hv},
-                             {&b_, n, Hv},
-                             {&g_, n, Hv},
-                             {&beta_, n, Hv},
-                             {&q_gate_, n, 2 * q_dim},
-                             {&k_, n, kv_dim},
-                             {&v_, n, kv_dim},
-                             {&attended_, n, q_dim},
-                             {&gate_, n, I},
-                             {&up_, n, I}},
-                            "scratch of the layers, --chunked-prefill-size");
+  return {{&Decoder::normed_, n, H},
+          {&Decoder::qkv_, n, conv_dim},
+          {&Decoder::conv_out_, n, conv_dim},
+          {&Decoder::z_, n, value_dim},
+          {&Decoder::core_, n, value_dim},
+          {&Decoder::a_, n, Hv},
+          {&Decoder::b_, n, Hv},
+          {&Decoder::g_, n, Hv},
+          {&Decoder::beta_, n, Hv},
+          {&Decoder::q_gate_, n, 2 * q_dim},
+          {&Decoder::k_, n, kv_dim},
+          {&Decoder::v_, n, kv_dim},
+          {&Decoder::attended_, n, q_dim},
+          {&Decoder::gate_, n, I},
+          {&Decoder::up_, n, I}};
+}
+
+Decoder::Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens)
+    : config_(config), ops_(ops), stream_(stream), max_tokens_(max_tokens) {
+  arena_ = allocate_scratch(*this, scratch(config, max_tokens), "scratch of the layers, --chunked-prefill-size");
 }
 
 void Decoder::linear(View<2> x, View<2> w, View<2> out, bool accumulate) {
@@ -74,7 +77,7 @@ void Decoder::gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerS
   const GdnWeights& gdn = w.gdn;
   const View<2> n = buffer(normed_, tokens), qkv = buffer(qkv_, tokens), conv = buffer(conv_out_, tokens);
   const View<2> z = buffer(z_, tokens), core = buffer(core_, tokens), a = buffer(a_, tokens), b = buffer(b_, tokens);
-  const View<2> g = buffer(g_, tokens), beta = buffer(beta_, tokens);
+  const View<2> beta = buffer(beta_, tokens);
   norm(w.input_layernorm, x, n);
   linear(n, gdn.in_proj_qkv, qkv);
   linear(n, gdn.in_proj_z, z);
@@ -82,19 +85,32 @@ void Decoder::gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerS
   linear(n, gdn.in_proj_b, b);
   const View<2> taps = dense<2>(const_cast<float*>(gdn.conv.data()), DType::f32, {C, config_.linear_conv_kernel_dim});
   ops_.conv({.rows = rows, .x = qkv, .weight = taps, .ring = s.conv_ring, .out = conv}, stream_);
-  ops_.gdn_gates({.a = a, .b = b, .A_log = gdn.A_log.data(), .dt_bias = gdn.dt_bias.data(), .g = g, .beta = beta},
+  const View<3> g = heads_of(buffer(g_, tokens), 0, Hv, 1), q = heads_of(conv, 0, Hk, K);
+  const View<3> k = heads_of(conv, Hk * K, Hk, K), v = heads_of(conv, 2 * Hk * K, Hv, V),
+                out = heads_of(core, 0, Hv, V);
+  ops_.gdn_gates({.a = heads_of(a, 0, Hv, 1),
+                  .b = b,
+                  .A_log = gdn.A_log.data(),
+                  .dt_bias = gdn.dt_bias.data(),
+                  .g = g,
+                  .beta = beta},
                  stream_);
-  const View<3> out = heads_of(core, 0, Hv, V);
-  const GdnVerifyArgs window{.rows = rows,
-                             .q = heads_of(conv, 0, Hk, K),
-                             .k = heads_of(conv, Hk * K, Hk, K),
-                             .v = heads_of(conv, 2 * Hk * K, Hv, V),
-                             .g = g,
-                             .beta = beta,
-                             .state = s.state,
-                             .grain = s.grain,
-                             .out = out};
-  (s.prefill ? ops_.gdn_prefill : ops_.gdn_verify)(window, stream_);
+  if (s.rollback == StateRollback::snapshot) {
+    ops_.snapshot_verify({.rows = rows,
+                          .q = q,
+                          .k = k,
+                          .v = v,
+                          .g = g,
+                          .beta = beta,
+                          .state = s.state.checkpoint,
+                          .snapshots = s.prefill ? View<5>() : s.snapshots,
+                          .out = out},
+                         stream_);
+  } else {
+    const GdnVerifyArgs window{
+        .rows = rows, .q = q, .k = k, .v = v, .g = g, .beta = beta, .state = s.state, .grain = s.grain, .out = out};
+    (s.prefill ? ops_.gdn_prefill : ops_.gdn_verify)(window, stream_);
+  }
   ops_.gated_rms_norm(
       {.x = out, .z = heads_of(z, 0, Hv, V), .w = gdn.norm.data(), .eps = config_.rms_norm_eps, .out = out}, stream_);
   linear(core, gdn.out_proj, x, true);

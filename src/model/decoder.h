@@ -11,14 +11,19 @@ namespace deltaring {
 
 // Where a GDN layer keeps its state, and how its rows are to be read.
 struct GdnLayerState {
+  StateRollback rollback;
   GdnState state;
+  View<5> snapshots;  // [seats, T, Hv, V, K] under snapshot with T > 1
   View<3> conv_ring;  // [seats, Rc, C]
   int64_t grain;      // F or 0
-  bool prefill;       // all row tokens are accepted: gdn_prefill instead of gdn_verify
+  bool prefill;       // all row tokens are accepted
 };
 
 class Decoder {
  public:
+  // What a decoder for steps of up to max_tokens tokens allocates.
+  static ScratchList<Decoder> scratch(const ModelConfig& config, int64_t max_tokens);
+
   // Scratch for steps of up to max_tokens tokens. Config, table and stream outlive the decoder.
   Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens);
 

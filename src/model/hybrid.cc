@@ -19,6 +19,8 @@ const OpTable& check_ops(const OpTable& t) {
                                                  {"gdn_verify", t.gdn_verify},
                                                  {"gdn_prefill", t.gdn_prefill},
                                                  {"gdn_fold", t.gdn_fold},
+                                                 {"snapshot_verify", t.snapshot_verify},
+                                                 {"snapshot_commit", t.snapshot_commit},
                                                  {"argmax", t.argmax},
                                                  {"probabilities", t.probabilities}};
   for (const auto& [name, has] : needed) {
@@ -31,8 +33,9 @@ const OpTable& check_ops(const OpTable& t) {
 HybridModel::HybridModel(Weights weights, const OpTable& ops, Stream& stream, int64_t max_tokens)
     : weights_(std::move(weights)), decoder_(weights_.config, check_ops(ops), stream, max_tokens) {}
 
-StateShape state_shape(const Weights& weights) {
-  const ModelConfig& c = weights.config;
+StateShape state_shape(const Weights& weights) { return state_shape(weights.config, weights.mtp.has_value()); }
+
+StateShape state_shape(const ModelConfig& c, bool mtp) {
   return {.gdn_layers = c.count(LayerKind::gdn),
           .Hk = c.linear_num_key_heads,
           .Hv = c.linear_num_value_heads,
@@ -40,7 +43,7 @@ StateShape state_shape(const Weights& weights) {
           .V = c.linear_value_head_dim,
           .conv_channels = c.conv_dim(),
           .taps = c.linear_conv_kernel_dim,
-          .kv_layers = c.count(LayerKind::full_attention) + (weights.mtp ? 1 : 0),
+          .kv_layers = c.count(LayerKind::full_attention) + (mtp ? 1 : 0),
           .Hkv = c.num_key_value_heads,
           .D = c.head_dim};
 }
@@ -50,7 +53,9 @@ void HybridModel::forward(const Rows& rows, const int32_t* ids, bool prefill, co
   int64_t gdn_layer = 0, kv_layer = 0;
   for (const LayerWeights& layer : weights_.layers) {
     if (layer.kind == LayerKind::gdn) {
-      const GdnLayerState state{.state = pool.gdn(gdn_layer),
+      const GdnLayerState state{.rollback = pool.options().rollback,
+                                .state = pool.gdn(gdn_layer),
+                                .snapshots = pool.snapshots(gdn_layer),
                                 .conv_ring = pool.conv_ring(gdn_layer),
                                 .grain = pool.grain(),
                                 .prefill = prefill};
@@ -63,9 +68,11 @@ void HybridModel::forward(const Rows& rows, const int32_t* ids, bool prefill, co
   decoder_.norm(weights_.norm, hidden, hidden);
 }
 
-void HybridModel::fold(const Rows& rows, const StatePool& pool) {
-  for (int64_t layer = 0; layer < pool.shape().gdn_layers; layer++) {
-    decoder_.ops().gdn_fold({.rows = rows, .state = pool.gdn(layer), .grain = pool.grain()}, decoder_.stream());
+void HybridModel::commit_snapshots(const Rows& rows, const int32_t* kept, const StatePool& pool) {
+  for (int64_t layer = 0; layer < pool.shape().gdn_layers && pool.plan().snapshots_per_seat > 0; layer++) {
+    decoder_.ops().snapshot_commit(
+        {.rows = rows, .kept = kept, .state = pool.gdn(layer).checkpoint, .snapshots = pool.snapshots(layer)},
+        decoder_.stream());
   }
 }
 

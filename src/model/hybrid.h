@@ -4,7 +4,9 @@
 
 namespace deltaring {
 
-// What a request's state looks like; the MTP layer's KV counts where the model has one.
+// What a request's state looks like, with or without the KV of the MTP layer.
+StateShape state_shape(const ModelConfig& config, bool mtp);
+// The MTP layer's KV counts where the model has one.
 StateShape state_shape(const Weights& weights);
 
 // The table itself. Throws Error(unsupported) naming an op that the hybrid stack needs and the table lacks.
@@ -23,8 +25,8 @@ class HybridModel {
   // logits [n, vocab_size] of hidden [n, H].
   void logits(View<2> hidden, View<2> out) { decoder_.linear(hidden, weights_.lm_head, out); }
 
-  // Folds the records [folded, fold_to) of every row into the checkpoints of all layers.
-  void fold(const Rows& rows, const StatePool& pool);
+  // Under snapshot: the states of all layers become those behind the kept[b] >= 1 accepted tokens of row b.
+  void commit_snapshots(const Rows& rows, const int32_t* kept, const StatePool& pool);
 
   StateShape state_shape() const { return deltaring::state_shape(weights_); }
   const Weights& weights() const { return weights_; }

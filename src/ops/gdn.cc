@@ -1,22 +1,34 @@
 #include "ops/gdn.h"
 
+#include <cmath>
+
+#include "ops/check_gdn.h"
 #include "ops/check_view.h"
 
 namespace deltaring {
+
+void check_heads(const char* op, int64_t Hk, int64_t Hv, int64_t K, int64_t G) {
+  check(Hk >= 1 && Hv >= 1 && Hv % Hk == 0, "{}: Hv = {} is no multiple of Hk = {}", op, Hv, Hk);
+  check(G == 1 || G == K, "{}: {} gate channels a head, want 1 or K = {}", op, G, K);
+}
+
+void check_scale(const char* op, float scale) {
+  check(std::isfinite(scale), "{}: scale is {}, want a finite number, or 0 for K^-1/2", op, scale);
+}
 
 namespace {
 
 void check_state(const char* op, const GdnState& s, int64_t grain) {
   const auto [seats, Hv, V, K] = s.checkpoint.shape;
-  const int64_t Hk = s.record_k.shape[1], R = s.record_k.shape[2];
+  const int64_t Hk = s.record_k.shape[1], R = s.record_k.shape[2], G = s.record_g.shape[3];
   check_output(op, "checkpoint [seats, Hv, V, K]", s.checkpoint, s.checkpoint.dtype, s.checkpoint.shape);
   check_output(op, "record_k [seats, Hk, R, K]", s.record_k, s.record_k.dtype, {seats, Hk, R, K});
   check_output(op, "record_v [seats, Hv, R, V]", s.record_v, s.record_k.dtype, {seats, Hv, R, V});
-  check_output(op, "record_g [seats, Hv, R]", s.record_g, DType::f32, {seats, Hv, R});
+  check_output(op, "record_g [seats, Hv, R, G]", s.record_g, DType::f32, {seats, Hv, R, G});
   check_output(op, "record_beta [seats, Hv, R]", s.record_beta, DType::f32, {seats, Hv, R});
-  check(Hk >= 1 && Hv >= 1 && Hv % Hk == 0, "{}: Hv = {} is no multiple of Hk = {}", op, Hv, Hk);
+  check_heads(op, Hk, Hv, K, G);
   check(R >= 1, "{}: record_k [seats, Hk, R, K] has {} in R, want >= 1, for example 16", op, R);
-  check(grain >= 0, "{}: grain is {}, want F or 0", op, grain);
+  check(grain == 0 || grain == 8 || grain == 16, "{}: grain is {}, want 8, 16 or 0", op, grain);
 }
 
 // What every row must satisfy, whatever is done with it.
@@ -32,14 +44,15 @@ void check_cursor(const char* op, const Rows& rows, int32_t b, int64_t end, int6
 
 void check_window(const char* op, const GdnVerifyArgs& a) {
   const auto [seats, Hv, V, K] = a.state.checkpoint.shape;
-  const int64_t tokens = a.q.shape[0], Hk = a.state.record_k.shape[1];
+  const int64_t tokens = a.q.shape[0], Hk = a.state.record_k.shape[1], G = a.state.record_g.shape[3];
   check_state(op, a.state, a.grain);
   check_view(op, "q [tokens, Hk, K]", a.q, DType::f32, {tokens, Hk, K});
   check_view(op, "k [tokens, Hk, K]", a.k, DType::f32, {tokens, Hk, K});
   check_view(op, "v [tokens, Hv, V]", a.v, DType::f32, {tokens, Hv, V});
-  check_view(op, "g [tokens, Hv]", a.g, DType::f32, {tokens, Hv});
+  check_view(op, "g [tokens, Hv, G]", a.g, DType::f32, {tokens, Hv, G});
   check_view(op, "beta [tokens, Hv]", a.beta, DType::f32, {tokens, Hv});
   check_output(op, "out [tokens, Hv, V]", a.out, DType::f32, {tokens, Hv, V});
+  check_scale(op, a.scale);
   check(a.rows, seats, tokens);
   check(a.rows.count == 0 || (a.rows.folded && a.rows.fold_to), "{}: rows of {} need folded and fold_to", op,
         a.rows.count);
@@ -48,12 +61,13 @@ void check_window(const char* op, const GdnVerifyArgs& a) {
 }  // namespace
 
 void check(const GdnGatesArgs& a) {
-  check_view("gdn_gates", "a [tokens, Hv]", a.a, DType::f32, a.a.shape);
-  check_view("gdn_gates", "b [tokens, Hv]", a.b, DType::f32, a.a.shape);
-  check_output("gdn_gates", "g [tokens, Hv]", a.g, DType::f32, a.a.shape);
-  check_output("gdn_gates", "beta [tokens, Hv]", a.beta, DType::f32, a.a.shape);
+  const auto [tokens, Hv, G] = a.a.shape;
+  check_view("gdn_gates", "a [tokens, Hv, G]", a.a, DType::f32, a.a.shape);
+  check_view("gdn_gates", "b [tokens, Hv]", a.b, DType::f32, {tokens, Hv});
+  check_output("gdn_gates", "g [tokens, Hv, G]", a.g, DType::f32, a.a.shape);
+  check_output("gdn_gates", "beta [tokens, Hv]", a.beta, DType::f32, {tokens, Hv});
   check(a.A_log, "gdn_gates: A_log [Hv] is null");
-  check(a.dt_bias, "gdn_gates: dt_bias [Hv] is null");
+  check(a.dt_bias, "gdn_gates: dt_bias [Hv, G] is null");
 }
 
 void check_verify(const GdnVerifyArgs& a) {

@@ -1,8 +1,9 @@
-// Gated DeltaNet through the replay ring. q, k, v are the outputs of conv + SiLU; DESIGN section 3 has the math:
+// Gated delta rules through the replay ring. q, k, v are the outputs of conv + SiLU; DESIGN section 3 has the math:
 //   g = -exp(A_log) softplus(a + dt_bias), beta = sigmoid(b)                                  (f32, never rounded)
-//   q^ = q / sqrt(sum q^2 + 1e-6) * K^-1/2,  k^ = k / sqrt(sum k^2 + 1e-6)
-//   S <- e^g S;  d = beta (v - S k^);  S <- S + d k^T;  o = S q^
-// Value head j uses key head j / (Hv/Hk). S is [V, K] per value head, K contiguous.
+//   q^ = q / sqrt(sum q^2 + 1e-6) * scale,  k^ = k / sqrt(sum k^2 + 1e-6)
+//   S <- S e^g;  d = beta (v - S k^);  S <- S + d k^T;  o = S q^
+// Value head j uses key head j / (Hv/Hk). S is [V, K] per value head, K contiguous. The gate has G channels a head:
+// G = 1, one decay a head (Gated DeltaNet), or G = K, one a key channel (KDA): column k of S decays by e^g[k].
 //
 // The exact rule: token p is computed from the checkpoint at F*floor(p/F), rounded to the checkpoint's dtype, and the
 // records behind it. So whenever the running state crosses a multiple of `grain` it is rounded to the checkpoint's
@@ -14,20 +15,25 @@
 
 namespace deltaring {
 
+// What becomes of q and k before use: l2 as above, none takes them as they are (q times scale).
+enum class QkNorm : uint8_t { l2, none };
+
 // One layer's share of the pools; the first dimension is the seat. Slot of position p is p % R.
 struct GdnState {
   View<4> checkpoint;   // [seats, Hv, V, K] f32, bf16 or f16: state after token folded-1
   View<4> record_k;     // [seats, Hk, R, K] record dtype: raw k, not normalised
   View<4> record_v;     // [seats, Hv, R, V] record dtype
-  View<3> record_g;     // [seats, Hv, R] f32: log decay of this token alone, <= 0
+  View<4> record_g;     // [seats, Hv, R, G] f32: log decay of this token alone, <= 0
   View<3> record_beta;  // [seats, Hv, R] f32
 };
 
 struct GdnGatesArgs {
-  View<2> a, b;          // [tokens, Hv] f32
+  View<3> a;             // [tokens, Hv, G] f32
+  View<2> b;             // [tokens, Hv] f32
   const float* A_log;    // [Hv]
-  const float* dt_bias;  // [Hv]
-  View<2> g, beta;       // out [tokens, Hv] f32; softplus is linear above 20
+  const float* dt_bias;  // [Hv, G]
+  View<3> g;             // out [tokens, Hv, G] f32; softplus is linear above 20
+  View<2> beta;          // out [tokens, Hv] f32
 };
 
 // Outputs of every token of every row from checkpoint + records [folded, first) + the row itself. Stores the checkpoint
@@ -38,12 +44,15 @@ struct GdnGatesArgs {
 //            verify. Same bits as verify for any split of the tokens into calls.
 struct GdnVerifyArgs {
   Rows rows;
-  View<3> q, k;     // [tokens, Hk, K] f32
-  View<3> v;        // [tokens, Hv, V] f32
-  View<2> g, beta;  // [tokens, Hv] f32
+  View<3> q, k;  // [tokens, Hk, K] f32
+  View<3> v;     // [tokens, Hv, V] f32
+  View<3> g;     // [tokens, Hv, G] f32
+  View<2> beta;  // [tokens, Hv] f32
   GdnState state;
   int64_t grain;  // F; 0 off the grid (FoldPolicy::every): then the state is rounded only where it is stored
-  View<3> out;    // [tokens, Hv, V] f32
+  QkNorm norm = QkNorm::l2;
+  float scale = 0;  // of q^; 0 = K^-1/2
+  View<3> out;      // [tokens, Hv, V] f32
 };
 
 // Replays records [folded, fold_to) into the checkpoint; rows need no tokens (start may be null). Moves no cursor. To
@@ -52,6 +61,7 @@ struct GdnFoldArgs {
   Rows rows;
   GdnState state;
   int64_t grain;
+  QkNorm norm = QkNorm::l2;
 };
 
 // Throw Error naming the offending argument with its symbolic shape; shared by every backend.

@@ -10,6 +10,7 @@
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/sample.h"
+#include "ops/snapshot.h"
 
 namespace deltaring {
 
@@ -36,6 +37,8 @@ struct OpTable {
   void (*gdn_verify)(const GdnVerifyArgs&, Stream&);
   void (*gdn_prefill)(const GdnVerifyArgs&, Stream&);
   void (*gdn_fold)(const GdnFoldArgs&, Stream&);
+  void (*snapshot_verify)(const SnapshotVerifyArgs&, Stream&);
+  void (*snapshot_commit)(const SnapshotCommitArgs&, Stream&);
   void (*argmax)(const ArgmaxArgs&, Stream&);
   void (*probabilities)(const ProbabilitiesArgs&, Stream&);
 };

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "base/scratch.h"
 #include "spec/accept.h"
+#include "state/materialise.h"
 
 namespace deltaring {
 
@@ -34,17 +35,23 @@ struct SpecStepper::Window {
   }
 };
 
+ScratchList<SpecStepper> SpecStepper::scratch(const ModelConfig& config, int64_t max_tokens, int64_t window) {
+  const int64_t H = config.hidden_size, vocab = config.vocab_size;
+  return {{&SpecStepper::hidden_, max_tokens, H},
+          {&SpecStepper::committed_, window, H},
+          {&SpecStepper::logits_, window, vocab},
+          {&SpecStepper::law_, window, vocab}};
+}
+
 SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, int64_t prefill_chunk,
                          int64_t valid_ids)
     : model_(model), pool_(pool), drafter_(drafter), prefill_chunk_(prefill_chunk), valid_ids_(valid_ids) {
   const int64_t max_tokens = model.decoder().max_tokens(), window = pool.options().seats * pool.options().ring.T;
-  const int64_t H = model.config().hidden_size, vocab = model.config().vocab_size;
   check(prefill_chunk >= 64 && prefill_chunk % 64 == 0 && prefill_chunk <= max_tokens,
         "--chunked-prefill-size {}: a multiple of 64, at most {}; 256 works", prefill_chunk, max_tokens);
   check(window <= max_tokens, "a step of {} tokens exceeds the scratch for {}", window, max_tokens);
-  arena_ = allocate_scratch(
-      {{&hidden_, max_tokens, H}, {&committed_, window, H}, {&logits_, window, vocab}, {&law_, window, vocab}},
-      "hidden states and logits of a step, --chunked-prefill-size");
+  arena_ = allocate_scratch(*this, scratch(model.config(), max_tokens, window),
+                            "hidden states and logits of a step, --chunked-prefill-size");
   reset_stats();
 }
 
@@ -55,6 +62,7 @@ void SpecStepper::reset_stats() {
 }
 
 int64_t SpecStepper::due(Cursor cursor) const {
+  if (pool_.options().rollback == StateRollback::snapshot) return cursor.pos;  // the pool moves it along
   return plan_fold(cursor, pool_.options().ring.F, pool_.options().ring.policy);
 }
 
@@ -82,7 +90,7 @@ void SpecStepper::prefill(Sequence& s) {
   s.emitted = 0;
   s.failed = true;  // until the last chunk is through
   while (pool_.cursor(s.seat).pos < end) {
-    Cursor& cursor = pool_.cursor(s.seat);
+    const Cursor cursor = pool_.cursor(s.seat);
     // Cuts stand on absolute multiples of the chunk.
     const int64_t cut = std::min(end, (cursor.pos / prefill_chunk_ + 1) * prefill_chunk_);
     Window window;
@@ -95,7 +103,7 @@ void SpecStepper::prefill(Sequence& s) {
     if (cut == end && token < 0) return;
     if (cut == end) s.tokens.push_back(token), s.emitted = 1;
     if (drafter_) drafter_->extend({.rows = window.rows(), .next = s.tokens.data() + cursor.pos + 1, .hidden = hidden});
-    cursor = deltaring::commit(cursor, window.fold_to[0], window.tokens());
+    pool_.commit(s.seat, window.fold_to[0], window.tokens());
   }
   s.failed = false;
 }
@@ -161,20 +169,16 @@ void SpecStepper::accept(std::span<Sequence* const> sequences, const Window& win
   }
 }
 
-void SpecStepper::commit(std::span<Sequence* const> sequences, const Window& window) {
-  for (size_t b = 0; b < sequences.size(); b++) {
-    Cursor& cursor = pool_.cursor(window.seat[b]);
+void SpecStepper::commit(const Window& window) {
+  std::vector<int32_t> kept;
+  for (const int32_t accepted : accepted_) kept.push_back(accepted + 1);
+  if (pool_.options().rollback == StateRollback::snapshot) model_.commit_snapshots(window.rows(), kept.data(), pool_);
+  for (size_t b = 0; b < kept.size(); b++) {
     stats_.folds += window.fold_to[b] > window.folded[b];
-    cursor = deltaring::commit(cursor, window.fold_to[b], accepted_[b] + 1);
+    pool_.commit(window.seat[b], window.fold_to[b], kept[b]);
   }
-  if (pool_.options().ring.policy != FoldPolicy::every) return;
-  Window rest;
-  for (const int32_t seat : window.seat) rest.add(seat, pool_.cursor(seat), due(pool_.cursor(seat))), rest.close();
-  model_.fold(rest.rows(), pool_);
-  for (size_t b = 0; b < rest.seat.size(); b++) {
-    stats_.folds += rest.fold_to[b] > rest.folded[b];
-    pool_.cursor(rest.seat[b]).folded = rest.fold_to[b];
-  }
+  if (pool_.options().ring.policy == FoldPolicy::every)
+    stats_.folds += materialise(pool_, window.seat, model_.decoder().ops(), model_.decoder().stream());
 }
 
 void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Window& window) {
@@ -213,7 +217,7 @@ void SpecStepper::step(std::span<Sequence* const> sequences) {
   model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);
   model_.logits(hidden, logits());
   accept(sequences, window);
-  commit(sequences, window);
+  commit(window);
   if (drafter_) extend_drafter(sequences, window);
   for (size_t b = 0; b < sequences.size(); b++) sequences[b]->failed = sequences[b]->emitted == accepted_[b];
 }

@@ -39,6 +39,9 @@ struct SpecStats {
 
 class SpecStepper {
  public:
+  // What a stepper allocates: for prefills of up to max_tokens tokens, for steps of up to `window` = seats * T.
+  static ScratchList<SpecStepper> scratch(const ModelConfig& config, int64_t max_tokens, int64_t window);
+
   // drafter may be null: plain decoding. prefill_chunk: tokens of a prefill call, a multiple of 64 (and so of F), at
   // most the model's max_tokens. valid_ids: ids at and above are padding rows of the head. All referees outlive the
   // stepper.
@@ -62,10 +65,10 @@ class SpecStepper {
  private:
   struct Window;  // the packed rows of one step
 
-  int64_t due(Cursor cursor) const;  // plan_fold of the pool's ring
+  int64_t due(Cursor cursor) const;  // plan_fold of the pool's ring; pos under snapshot
   void propose(std::span<Sequence* const> sequences);
   void accept(std::span<Sequence* const> sequences, const Window& window);
-  void commit(std::span<Sequence* const> sequences, const Window& window);
+  void commit(const Window& window);
   void extend_drafter(std::span<Sequence* const> sequences, const Window& window);
   int32_t first_token(const Sequence& sequence, View<2> hidden);
 

@@ -38,6 +38,7 @@ void check_shape(const StateShape& s) {
                                                      {"Hv", s.Hv},
                                                      {"K", s.K},
                                                      {"V", s.V},
+                                                     {"G", s.G},
                                                      {"conv_channels", s.conv_channels},
                                                      {"taps", s.taps},
                                                      {"kv_layers", s.kv_layers},
@@ -49,30 +50,35 @@ void check_shape(const StateShape& s) {
 }  // namespace
 
 StatePlan plan_state(const StateShape& s, const StateOptions& o) {
-  check_ring(o.ring);
+  const bool replay = o.rollback == StateRollback::replay;
+  replay ? check_ring(o.ring) : check_window(o.ring);
   check_shape(s);
   check(o.seats >= 1, "--max-running-requests {}: at least 1 seat is needed; 1 works", o.seats);
   check(o.kv_tokens >= 1, "--context-length {}: at least 1 token must fit; 4096 works", o.kv_tokens);
   check(o.page_rows >= 1 && std::has_single_bit(static_cast<uint64_t>(o.page_rows)),
         "page size {}: positions per page are a power of two; 64 works", o.page_rows);
   StatePlan plan;
-  const Size key_dim = Size(s.Hk) * s.K, value_dim = Size(s.Hv) * s.V, gates = Size(s.Hv) * 2 * bytes(DType::f32);
-  plan.conv_rows = conv_ring_rows(o.ring, s.taps);
+  const Size key_dim = Size(s.Hk) * s.K, value_dim = Size(s.Hv) * s.V,
+             gates = Size(s.Hv) * (Size(s.G) + 1) * bytes(DType::f32);
+  plan.conv_rows = replay ? conv_ring_rows(o.ring, s.taps) : s.taps - 1 + o.ring.T;
   plan.checkpoint_per_seat = checkpoint_bytes(s, o.checkpoint).get();
-  plan.records_per_seat = (Size(s.gdn_layers) * o.ring.R * ((key_dim + value_dim) * bytes(o.record) + gates)).get();
+  if (replay)
+    plan.records_per_seat = (Size(s.gdn_layers) * o.ring.R * ((key_dim + value_dim) * bytes(o.record) + gates)).get();
+  if (!replay && o.ring.T > 1) plan.snapshots_per_seat = (checkpoint_bytes(s, o.checkpoint) * o.ring.T).get();
   plan.conv_per_seat = (Size(s.gdn_layers) * plan.conv_rows * s.conv_channels * bytes(DType::f32)).get();
   plan.kv_per_page = (Size(s.kv_layers) * 2 * s.Hkv * o.page_rows * s.D * bytes(o.kv)).get();
   // Each seat may leave one page partly used, so that many pages more make kv_tokens a promise.
   plan.pages = (Size((o.kv_tokens - 1) / o.page_rows) + o.seats).get();
-  const int64_t pieces = 7, padding = pieces * static_cast<int64_t>(Arena::kAlignment);
-  const Size seat = Size(plan.checkpoint_per_seat) + plan.records_per_seat + plan.conv_per_seat;
+  const int64_t pieces = 8, padding = pieces * static_cast<int64_t>(Arena::kAlignment);
+  const Size seat =
+      Size(plan.checkpoint_per_seat) + plan.records_per_seat + plan.snapshots_per_seat + plan.conv_per_seat;
   plan.total = (seat * o.seats + Size(plan.pages) * plan.kv_per_page + padding).get();
   return plan;
 }
 
-int64_t snapshot_state_per_seat(const StateShape& s, const StateOptions& o) {
-  const Size conv_window = Size(s.gdn_layers) * (s.taps - 1) * s.conv_channels * bytes(DType::f32);
-  return (Size(o.ring.T > 1 ? 1 + o.ring.T : 1) * (checkpoint_bytes(s, o.checkpoint) + conv_window)).get();
+StatePlan plan_state_as(StateRollback rollback, const StateShape& shape, StateOptions options) {
+  options.rollback = rollback;
+  return plan_state(shape, options);
 }
 
 }  // namespace deltaring

@@ -50,9 +50,11 @@ INSTANTIATE_TEST_SUITE_P(Backends, Check, ::testing::ValuesIn(backends()),
 struct GdnTensors {
   Tensor<4> checkpoint{DType::bf16, {kSeats, Hv, V, K}}, record_k{DType::bf16, {kSeats, Hk, R, K}},
       record_v{DType::bf16, {kSeats, Hv, R, V}};
-  Tensor<3> record_g{DType::f32, {kSeats, Hv, R}}, record_beta = record_g;
+  Tensor<4> record_g{DType::f32, {kSeats, Hv, R, 1}};
+  Tensor<3> record_beta{DType::f32, {kSeats, Hv, R}};
   Tensor<3> q{DType::f32, {kTokens, Hk, K}}, k = q, v{DType::f32, {kTokens, Hv, V}}, out = v;
-  Tensor<2> g{DType::f32, {kTokens, Hv}}, beta = g;
+  Tensor<3> g{DType::f32, {kTokens, Hv, 1}};
+  Tensor<2> beta{DType::f32, {kTokens, Hv}};
 
   GdnState state() const {
     return {.checkpoint = checkpoint.view(),
@@ -81,12 +83,12 @@ std::vector<testing::Fault<Args>> state_faults() {
       {[](auto& a) { a.state.checkpoint.data = nullptr; }, "checkpoint [seats, Hv, V, K] is null"},
       {[](auto& a) { a.state.record_k.data = nullptr; }, "record_k [seats, Hk, R, K] is null"},
       {[](auto& a) { a.state.record_v.data = nullptr; }, "record_v [seats, Hv, R, V] is null"},
-      {[](auto& a) { a.state.record_g.data = nullptr; }, "record_g [seats, Hv, R] is null"},
+      {[](auto& a) { a.state.record_g.data = nullptr; }, "record_g [seats, Hv, R, G] is null"},
       {[](auto& a) { a.state.record_beta.data = nullptr; }, "record_beta [seats, Hv, R] is null"},
       {[](auto& a) { a.state.record_k.shape[3] = 7; }, "record_k [seats, Hk, R, K] has 7 in K, want 8"},
       {[](auto& a) { a.state.record_v.shape[2] = 8; }, "record_v [seats, Hv, R, V] has 8 in R, want 16"},
       {[](auto& a) { a.state.record_v.dtype = DType::f32; }, "record_v [seats, Hv, R, V] is float32, want bfloat16"},
-      {[](auto& a) { a.state.record_g.dtype = DType::f16; }, "record_g [seats, Hv, R] is float16, want float32"},
+      {[](auto& a) { a.state.record_g.dtype = DType::f16; }, "record_g [seats, Hv, R, G] is float16, want float32"},
       {[](auto& a) { a.state.record_beta.stride[2] = 2; }, "record_beta [seats, Hv, R] has stride 2 in R, want 1"},
       {[](auto& a) { a.state.checkpoint.stride[0] = 8; }, "checkpoint [seats, Hv, V, K] has stride"},
       {[](auto& a) { a.state.record_k.shape[1] = 3, a.state.record_k.stride[0] = 3 * R * K; },
@@ -94,11 +96,14 @@ std::vector<testing::Fault<Args>> state_faults() {
       {[](auto& a) { a.state.record_k.shape[1] = 0; }, "Hv = 4 is no multiple of Hk = 0"},
       {[](auto& a) { a.state.record_k.shape[2] = -1; }, "record_k [seats, Hk, R, K] has -1 in R, want >= 0"},
       {[](auto& a) {
-         for (View<4>* x : {&a.state.record_k, &a.state.record_v}) x->shape[2] = 0;
-         for (View<3>* x : {&a.state.record_g, &a.state.record_beta}) x->shape[2] = 0;
+         for (View<4>* x : {&a.state.record_k, &a.state.record_v, &a.state.record_g}) x->shape[2] = 0;
+         a.state.record_beta.shape[2] = 0;
        },
        "record_k [seats, Hk, R, K] has 0 in R, want >= 1"},
       {[](auto& a) { a.grain = -1; }, "grain is -1"},
+      {[](auto& a) { a.grain = 4; }, "grain is 4, want 8, 16 or 0"},
+      {[](auto& a) { a.state.record_g.shape[3] = 2, a.state.record_g.stride = {Hv * R * 2, R * 2, 2, 1}; },
+       "2 gate channels a head, want 1 or K = 8"},
       {[](auto& a) { a.rows.count = -1; }, "rows.count is -1"},
       {[](auto& a) { a.rows.seat = nullptr; }, "rows of 2 need seat"},
       {[](auto& a) { a.rows.first = nullptr; }, "first"},
@@ -129,12 +134,12 @@ TEST_P(Check, WindowsOfGdn) {
       {[](auto& a) { a.q.data = nullptr; }, "q [tokens, Hk, K] is null"},
       {[](auto& a) { a.k.data = nullptr; }, "k [tokens, Hk, K] is null"},
       {[](auto& a) { a.v.data = nullptr; }, "v [tokens, Hv, V] is null"},
-      {[](auto& a) { a.g.data = nullptr; }, "g [tokens, Hv] is null"},
+      {[](auto& a) { a.g.data = nullptr; }, "g [tokens, Hv, G] is null"},
       {[](auto& a) { a.beta.data = nullptr; }, "beta [tokens, Hv] is null"},
       {[](auto& a) { a.out.data = nullptr; }, "out [tokens, Hv, V] is null"},
       {[](auto& a) { a.k.shape[1] = 3; }, "k [tokens, Hk, K] has 3 in Hk, want 2"},
       {[](auto& a) { a.v.dtype = DType::bf16; }, "v [tokens, Hv, V] is bfloat16, want float32"},
-      {[](auto& a) { a.g.shape[0] = 2; }, "g [tokens, Hv] has 2 in tokens, want 3"},
+      {[](auto& a) { a.g.shape[0] = 2; }, "g [tokens, Hv, G] has 2 in tokens, want 3"},
       {[](auto& a) { a.q.stride[2] = 2; }, "q [tokens, Hk, K] has stride 2 in K, want 1"},
       {[](auto& a) { a.out.stride[1] = 5; }, "out [tokens, Hv, V] has stride 5 in Hv, want at least 6"},
       {[](auto& a) { a.rows.count = 0; }, "rows hold 0 tokens, the views 3"},
@@ -157,19 +162,20 @@ TEST_P(Check, FoldOfGdn) {
 }
 
 TEST_P(Check, GatesOfGdn) {
-  const Tensor<2> a(DType::f32, {kTokens, Hv}), b = a, g = a, beta = a;
+  const Tensor<3> a(DType::f32, {kTokens, Hv, 1}), g = a;
+  const Tensor<2> b(DType::f32, {kTokens, Hv}), beta = b;
   const float weights[Hv] = {};
   expect_refused<GdnGatesArgs>(
       {.a = a.view(), .b = b.view(), .A_log = weights, .dt_bias = weights, .g = g.view(), .beta = beta.view()},
       {
-          {[](auto& x) { x.a.data = nullptr; }, "gdn_gates: a [tokens, Hv] is null"},
+          {[](auto& x) { x.a.data = nullptr; }, "gdn_gates: a [tokens, Hv, G] is null"},
           {[](auto& x) { x.b.data = nullptr; }, "gdn_gates: b [tokens, Hv] is null"},
-          {[](auto& x) { x.g.data = nullptr; }, "gdn_gates: g [tokens, Hv] is null"},
+          {[](auto& x) { x.g.data = nullptr; }, "gdn_gates: g [tokens, Hv, G] is null"},
           {[](auto& x) { x.beta.data = nullptr; }, "gdn_gates: beta [tokens, Hv] is null"},
           {[](auto& x) { x.A_log = nullptr; }, "gdn_gates: A_log [Hv] is null"},
-          {[](auto& x) { x.dt_bias = nullptr; }, "gdn_gates: dt_bias [Hv] is null"},
+          {[](auto& x) { x.dt_bias = nullptr; }, "gdn_gates: dt_bias [Hv, G] is null"},
           {[](auto& x) { x.b.shape[1] = 3; }, "gdn_gates: b [tokens, Hv] has 3 in Hv, want 4"},
-          {[](auto& x) { x.g.dtype = DType::bf16; }, "gdn_gates: g [tokens, Hv] is bfloat16, want float32"},
+          {[](auto& x) { x.g.dtype = DType::bf16; }, "gdn_gates: g [tokens, Hv, G] is bfloat16, want float32"},
           {[](auto& x) { x.beta.stride[0] = 3; }, "gdn_gates: beta [tokens, Hv] has stride 3 in tokens"},
       },
       op(&OpTable::gdn_gates));

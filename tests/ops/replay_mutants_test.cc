@@ -22,7 +22,8 @@ void each_seat(const Rows& rows, const F& f) {
     if (rows.seat[b] >= 0) f(b, rows.seat[b]);
 }
 
-float* gate_record(const View<3>& view, int32_t seat, int64_t head, int64_t position) {
+template <int N>
+float* gate_record(const View<N>& view, int32_t seat, int64_t head, int64_t position) {
   return view.f32(seat, head, position % view.shape[2]);
 }
 
@@ -76,13 +77,13 @@ void no_decay(const GdnVerifyArgs& args, Stream& stream, bool prefill) {
   Matrix zero(args.g.shape[0], args.g.shape[1]);
   for (int64_t t = 0; t < args.g.shape[0]; t++) std::fill_n(zero.row(t), args.g.shape[1], 0.0f);
   GdnVerifyArgs changed = args;
-  changed.g = zero.view();
+  changed.g = zero.heads(0, args.g.shape[1], 1);
   call(changed, stream, prefill);
 }
 
 // The records lose their decay while the call replays them.
 void no_decay_in_replay(const GdnVerifyArgs& args, Stream& stream, bool prefill) {
-  const View<3>& g = args.state.record_g;
+  const View<4>& g = args.state.record_g;
   std::vector<std::pair<float*, float>> saved;
   each_seat(args.rows, [&](int32_t b, int32_t seat) {
     for (int64_t p = args.rows.folded[b]; p < args.rows.first[b]; p++)

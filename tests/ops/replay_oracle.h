@@ -1,135 +1,112 @@
-// The float64 oracle of the replay core and the tokens it is fed: what one Gated-DeltaNet layer computes for a request,
-// one token at a time, with no ring, no checkpoint and no batch. Written from DESIGN section 3 alone.
+// The float64 oracle: what one Gated-DeltaNet layer computes for a request, one token at a time, with no ring, no
+// checkpoint and no batch, and by how much a float32 implementation may miss it. Written from DESIGN section 3 alone.
 #pragma once
-#include <fmt/format.h>
-
 #include <cfloat>
 #include <cmath>
-#include <limits>
-#include <string>
 #include <vector>
 
-#include "base/view.h"
-#include "ops/cursor.h"
+#include "ops/replay_shape.h"
 
 namespace deltaring::replay {
-
-// What a layer is made of. The ring (T, R) is not part of it: no result may depend on that.
-struct Shape {
-  int64_t Hk = 1, Hv = 1, K = 16, V = 24, taps = 4;
-  DType checkpoint = DType::f32, record = DType::f32;
-  int64_t F = 8;
-  FoldPolicy policy = FoldPolicy::grid;
-
-  int64_t channels() const { return 2 * Hk * K + Hv * V; }  // of the conv: q, k, v side by side
-  int64_t grain() const { return policy == FoldPolicy::grid ? F : 0; }
-  std::string name() const {
-    return fmt::format("Hk={} Hv={} K={} V={} checkpoint={} record={} F={} {}", Hk, Hv, K, V, name_of(checkpoint),
-                       name_of(record), F, policy == FoldPolicy::grid ? "grid" : "every");
-  }
-};
-
-// Largest relative error of one rounding to t.
-constexpr double roundoff(DType t) { return t == DType::f32 ? 0x1p-24 : t == DType::bf16 ? 0x1p-8 : 0x1p-11; }
-
-// Uniform in [-1, 1): a pure function of its keys.
-inline float uniform(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
-  uint64_t h = 0x9e3779b97f4a7c15;
-  for (uint64_t key : {a, b, c, d}) {
-    h = (h ^ key) * 0xbf58476d1ce4e5b9;
-    h = (h ^ (h >> 29)) * 0x94d049bb133111eb;
-    h ^= h >> 32;
-  }
-  return static_cast<float>(h >> 40) * 0x1p-23f - 1.0f;
-}
-
-// Weights of the layer. Decays range from almost none to almost everything, so that states are both old and young.
-struct Parameters {
-  std::vector<float> weight, A_log, dt_bias;  // [C, taps], [Hv], [Hv]
-
-  explicit Parameters(const Shape& s) : weight(s.channels() * s.taps), A_log(s.Hv), dt_bias(s.Hv) {
-    for (size_t i = 0; i < weight.size(); i++) weight[i] = uniform(1, i, 0, 0);
-    for (int64_t j = 0; j < s.Hv; j++) A_log[j] = -2.5f + 2.5f * uniform(2, j, 0, 0), dt_bias[j] = uniform(3, j, 0, 0);
-  }
-};
-
-// What the token of a position holds. Everything but `truth` stands for a draft that will be rejected.
-enum class Draft { truth, other, nan, nan_gate, inf, minus_inf, huge };
-inline constexpr Draft kDrafts[] = {Draft::other, Draft::nan,       Draft::nan_gate,
-                                    Draft::inf,   Draft::minus_inf, Draft::huge};
-
-// A request made of numerical corners: gates at their limits, repeated keys, zero vectors, large and tiny inputs.
-inline constexpr int64_t kCornerRequest = 1000;
-
-// The layer's inputs for one token: x [C] of the conv, raw gates a, b [Hv].
-inline void fill_token(const Shape& s, int64_t request, int64_t position, Draft draft, float* x, float* a, float* b) {
-  const uint64_t salt = static_cast<uint64_t>(draft);
-  for (int64_t c = 0; c < s.channels(); c++) x[c] = 1.5f * uniform(100 + request, position, c, salt);
-  for (int64_t j = 0; j < s.Hv; j++) {
-    a[j] = 3.0f * uniform(200 + request, position, j, salt), b[j] = 4.0f * uniform(300 + request, position, j, salt);
-  }
-  if (request == kCornerRequest) {
-    constexpr float kGate[] = {-100.0f, -16.0f, 0.0f, 19.0f, 21.0f, 60.0f}, kBeta[] = {-100.0f, 0.0f, 20.0f, 100.0f};
-    constexpr float kScale[] = {1.0f, 0.0f, 1e3f, 1e-4f};
-    for (int64_t j = 0; j < s.Hv; j++) a[j] = kGate[(position + j) % 6], b[j] = kBeta[(position / 2 + j) % 4];
-    for (int64_t c = 0; c < s.channels(); c++) x[c] = kScale[position / 6 % 4] * uniform(400, c, 0, salt);
-  }
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  const float bad = draft == Draft::inf ? inf : draft == Draft::minus_inf ? -inf : draft == Draft::huge ? 1e38f : nan;
-  if (draft == Draft::truth || draft == Draft::other) return;
-  for (int64_t j = 0; j < s.Hv; j++) a[j] = b[j] = bad;
-  if (draft == Draft::nan_gate) return;
-  for (int64_t c = 0; c < s.channels(); c++) x[c] = bad;
-}
 
 struct Expected {
   double value, tolerance;
 };
 
+inline bool near(float got, const Expected& want) { return std::fabs(got - want.value) <= want.tolerance; }
+
 inline double silu(double y) { return y / (1 + std::exp(-y)); }
 
-// Conv + SiLU of channel c at the last of `taps` inputs; x(j, c) is the input `taps - 1 - j` tokens back.
+// Conv + SiLU of a channel with `taps` weights w; x(j) is the input `taps - 1 - j` tokens back.
 template <class Input>
-Expected expected_conv(const Shape& s, const Parameters& w, int64_t c, const Input& x) {
+Expected expected_conv(const float* w, int64_t taps, const Input& x) {
   double sum = 0, size = 0;
-  for (int64_t j = 0; j < s.taps; j++) {
-    const double term = double{w.weight[c * s.taps + j]} * x(j, c);
+  for (int64_t j = 0; j < taps; j++) {
+    const double term = double{w[j]} * x(j);
     sum += term, size += std::fabs(term);
   }
   const double y = silu(sum);
   return {y, roundoff(DType::f32) * (8 * size + 8 * std::fabs(y) * (1 + std::fabs(sum))) + FLT_MIN};
 }
 
-inline Expected expected_g(const Parameters& w, int64_t j, float a) {
-  const double x = double{a} + w.dt_bias[j], rate = std::exp(double{w.A_log[j]});
+inline Expected expected_g(float A_log, float dt_bias, float a) {
+  const double x = double{a} + dt_bias, rate = std::exp(double{A_log});
   const double softplus = x > 20 ? x : std::log1p(std::exp(x)), slope = 1 / (1 + std::exp(-x));
-  const double u = roundoff(DType::f32), size = std::fabs(a) + std::fabs(w.dt_bias[j]);
+  const double u = roundoff(DType::f32), size = std::fabs(a) + std::fabs(dt_bias);
   return {-rate * softplus, rate * u * (16 * softplus + 4 * slope * size) + 16 * u * slope * rate * u + FLT_MIN};
 }
 
 inline Expected expected_beta(float b) {
-  const double beta = 1 / (1 + std::exp(-double{b}));
-  return {beta, roundoff(DType::f32) * beta * (8 + 2 * std::fabs(b)) + FLT_MIN};
+  const double y = 1 / (1 + std::exp(-double{b}));
+  return {y, roundoff(DType::f32) * 8 * y * (1 + (1 - y) * std::fabs(b)) + FLT_MIN};
 }
 
-// The delta rule in double, with a bound of what f32 arithmetic may add. Rows of S evolve alone and every step is a
-// contraction, so the bound of row v is a recursion: E <- e^g E + c u (norms of what the step adds and keeps).
+// One token as the delta rule sees it.
+struct TokenInputs {
+  const float *q, *k;  // [Hk, K]; q null for a record
+  const float *v, *g;  // [Hv, V], [Hv, G]
+  const float* beta;   // [Hv]
+};
+
+// The states of all heads, token by token, with a bound on what float32 arithmetic may have added to each row of S.
+// Sizes enter as sums of absolute values, so that the bound serves a token-by-token program as well as one that solves
+// for many tokens at once.
 class DeltaRule {
  public:
   explicit DeltaRule(const Shape& s)
-      : s_(s), S_(s.Hv * s.V * s.K), E_(s.Hv * s.V), last_(s.Hv * s.V), steps_(s.Hv * s.V), q_(s.K), k_(s.K) {}
+      : s_(s),
+        S_(s.Hv * s.V * s.K),
+        size_(S_.size()),
+        E_(s.Hv * s.V),
+        last_(E_.size()),
+        steps_(E_.size()),
+        q_(s.K),
+        k_(s.K),
+        decay_(s.K),
+        wear_(s.K) {}
 
-  // One token: qkv [C] as the conv gave it, g and beta [Hv]. Writes out [Hv, V].
-  void step(const float* qkv, const float* g, const float* beta, Expected* out) {
+  // Goes on from stored bits [Hv, V, K], which are exact.
+  void load(const std::byte* checkpoint) {
+    for (size_t i = 0; i < S_.size(); i++) S_[i] = load_as_float(checkpoint, s_.checkpoint, static_cast<int64_t>(i));
+    settle();
+    std::ranges::fill(E_, 0), std::ranges::fill(steps_, 0);
+  }
+
+  // One token. Writes out [Hv, V] unless it is a record.
+  void step(const TokenInputs& t, Expected* out) {
+    const double scale = s_.scale != 0 ? s_.scale : 1 / std::sqrt(double(s_.K));
     for (int64_t j = 0; j < s_.Hv; j++) {
       const int64_t head = j / (s_.Hv / s_.Hk);
-      const double q_norm = normalise(qkv + head * s_.K, DType::f32, 1 / std::sqrt(double(s_.K)), q_);
-      normalise(qkv + (s_.Hk + head) * s_.K, s_.record, 1, k_);
-      const float* v = qkv + 2 * s_.Hk * s_.K + j * s_.V;
+      const double q_size = t.q ? normalise(t.q + head * s_.K, DType::f32, scale, q_) : 0;
+      const double k_size = normalise(t.k + head * s_.K, s_.record, 1, k_);
+      for (int64_t d = 0; d < s_.K; d++) {
+        const double g = t.g[j * s_.G + (s_.G == 1 ? 0 : d)];
+        decay_[d] = std::exp(g), wear_[d] = 1 + std::fabs(g);
+      }
       for (int64_t i = 0; i < s_.V; i++) {
-        out[j * s_.V + i] = step_row(j * s_.V + i, round_to(s_.record, v[i]), g[j], beta[j], q_norm);
+        const int64_t row = j * s_.V + i;
+        step_row(row, round_to(s_.record, t.v[row]), t.beta[j], k_size);
+        if (out) out[row] = output(row, q_size);
       }
     }
+  }
+
+  // The state is rounded to the checkpoint's dtype where nobody can see it: whether an element next to a rounding
+  // boundary goes up or down is open, all others are exact from here on.
+  void round() {
+    for (int64_t row = 0; row < s_.Hv * s_.V; row++) {
+      double doubt = 0;
+      for (int64_t i = row * s_.K; i < (row + 1) * s_.K; i++) {
+        if (s_.checkpoint == DType::f32) {
+          doubt += std::fabs(S_[i]) * std::fabs(S_[i]);
+          continue;
+        }
+        const double low = rounded(S_[i] - E_[row]), high = rounded(S_[i] + E_[row]);
+        S_[i] = rounded(S_[i]), doubt += (high - low) * (high - low);
+      }
+      E_[row] = s_.checkpoint == DType::f32 ? E_[row] + roundoff(DType::f32) * std::sqrt(doubt) : std::sqrt(doubt);
+    }
+    settle();
   }
 
   // True when stored bits are this state rounded to the checkpoint's dtype, up to the bound. A 16-bit state goes on
@@ -146,8 +123,9 @@ class DeltaRule {
         if (s_.checkpoint != DType::f32) S_[i] = stored;
       }
       if (s_.checkpoint == DType::f32) continue;
-      E_[row] = s_.policy == FoldPolicy::grid ? 0 : std::sqrt(rounding) + last_[row];
+      E_[row] = s_.on_grid() ? 0 : std::sqrt(rounding) + last_[row];
     }
+    settle();
     return true;
   }
 
@@ -157,30 +135,50 @@ class DeltaRule {
  private:
   static constexpr double kSlack = 16;  // roundings a value passes: dots, norms, exp; K terms enter as their norm
 
+  double rounded(double x) const { return round_to(s_.checkpoint, static_cast<float>(x)); }
+  void settle() {
+    for (size_t i = 0; i < S_.size(); i++) size_[i] = std::fabs(S_[i]);
+  }
+
+  // Returns the length of the result.
   double normalise(const float* x, DType t, double scale, std::vector<double>& to) const {
     double sum = 0;
     for (int64_t d = 0; d < s_.K; d++) to[d] = round_to(t, x[d]), sum += to[d] * to[d];
-    for (double& e : to) e *= scale / std::sqrt(sum + 1e-6);
-    return scale * std::sqrt(sum / (sum + 1e-6));
+    const double length = s_.norm == QkNorm::l2 ? std::sqrt(sum + 1e-6) : 1;
+    for (double& e : to) e *= scale / length;
+    return std::fabs(scale) * std::sqrt(sum) / length;
   }
 
-  Expected step_row(int64_t row, double v, double g, double beta, double q_norm) {
-    const double u = roundoff(DType::f32), decay = std::exp(g);
-    double *S = &S_[row * s_.K], kept = 0, seen = 0, norm = 0, o = 0;
-    for (int64_t d = 0; d < s_.K; d++) S[d] *= decay, seen += S[d] * k_[d], kept += S[d] * S[d];
+  void step_row(int64_t row, double v, double beta, double k_size) {
+    const double u = roundoff(DType::f32);
+    double *S = &S_[row * s_.K], *size = &size_[row * s_.K];
+    double kept = 0, seen = 0, seen_size = 0, norm = 0, slowest = 0;
+    for (int64_t d = 0; d < s_.K; d++) {
+      S[d] *= decay_[d], size[d] *= decay_[d], slowest = std::max(slowest, decay_[d]);
+      seen += S[d] * k_[d], seen_size += size[d] * std::fabs(k_[d]), kept += std::pow(size[d] * wear_[d], 2);
+    }
     const double delta = beta * (v - seen);
-    for (int64_t d = 0; d < s_.K; d++) S[d] += delta * k_[d], o += S[d] * q_[d], norm += S[d] * S[d];
-    kept = std::sqrt(kept), norm = std::sqrt(norm);
-    last_[row] = kSlack * u * (kept * (1 + std::fabs(g)) + beta * (std::fabs(v) + std::fabs(seen)));
-    E_[row] = decay * E_[row] + last_[row];
-    steps_[row] = decay * steps_[row] + 2 * roundoff(s_.checkpoint) * norm + E_[row];
-    return {o, q_norm * (E_[row] + kSlack * u * norm) + FLT_MIN};
+    for (int64_t d = 0; d < s_.K; d++) {
+      S[d] += delta * k_[d], size[d] += std::fabs(delta * k_[d]), norm += S[d] * S[d];
+    }
+    // What is wrong with S passes (1 - beta k k^T), which lengthens nothing unless a key is long.
+    const double growth = slowest * std::max(1.0, std::fabs(1 - beta * k_size * k_size));
+    last_[row] = kSlack * u * (std::sqrt(kept) + beta * (std::fabs(v) + seen_size) * k_size);
+    E_[row] = growth * E_[row] + last_[row];
+    steps_[row] = growth * steps_[row] + 2 * roundoff(s_.checkpoint) * std::sqrt(norm) + E_[row];
+  }
+
+  Expected output(int64_t row, double q_size) const {
+    double o = 0, norm = 0;
+    for (int64_t d = 0; d < s_.K; d++) o += S_[row * s_.K + d] * q_[d], norm += std::pow(size_[row * s_.K + d], 2);
+    return {o, q_size * (E_[row] + kSlack * roundoff(DType::f32) * std::sqrt(norm)) + FLT_MIN};
   }
 
   Shape s_;
-  std::vector<double> S_;                 // [Hv, V, K]
+  std::vector<double> S_, size_;          // [Hv, V, K]; size: the absolute values that S was summed from since settled
   std::vector<double> E_, last_, steps_;  // [Hv, V] bounds: f32 so far, f32 of the last step, a rounding each step
   std::vector<double> q_, k_;             // [K] of the current head
+  std::vector<double> decay_, wear_;      // [K] e^g, and what an error of e^g weighs
 };
 
 }  // namespace deltaring::replay

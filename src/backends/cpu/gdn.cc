@@ -1,184 +1,61 @@
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 
-#include "backends/cpu/gdn_run.h"
+#include "backends/cpu/gdn_head.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/stream.h"
-#include "base/error.h"
-#include "hwy/aligned_allocator.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backends/cpu/gdn.cc"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-// after highway.h
-#include "backends/cpu/gdn-inl.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace deltaring::cpu::HWY_NAMESPACE {
-
-void GdnHead(const GdnRun& run, float* S) {
-  constexpr int kRows = 4;  // 8 dot-product chains, all vectors of an iteration in registers
-  const int64_t V = run.checkpoint.shape[0];
-  for (int64_t v = 0; v < V;) {
-    const int64_t rows = v + kRows <= V ? kRows : 1;
-    float* row = S + v * run.stride;
-    if (run.fresh) Depart(run, row, rows, v);
-    rows == kRows ? RunRows<kRows>(run, row, v) : RunRows<1>(run, row, v);
-    v += rows;
-  }
-}
-
-void GdnNormalise(const float* x, int64_t count, int64_t stride, float scale, float* out) {
-  Normalise(x, count, stride, scale, out);
-}
-
-int64_t GdnLanes() { return static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>())); }
-
-}  // namespace deltaring::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace deltaring::cpu {
-HWY_EXPORT(GdnHead);
-HWY_EXPORT(GdnNormalise);
-HWY_EXPORT(GdnLanes);
-
-void Depart(const GdnRun& run, float* S, int64_t rows, int64_t v0) {
-  const View<2>& from = run.checkpoint;
-  const int64_t K = from.shape[1];
-  for (int64_t r = 0; r < rows; r++) {
-    load_floats(from.data, from.dtype, from.offset(v0 + r, 0), K, S + r * run.stride);
-    std::fill(S + r * run.stride + K, S + (r + 1) * run.stride, 0.0f);
-  }
-}
-
-void Arrive(const GdnRun& run, bool round, bool store, float* S, int64_t rows, int64_t v0) {
-  constexpr int64_t kPiece = 64;
-  const View<2>& to = run.checkpoint;
-  const int64_t K = to.shape[1];
-  for (int64_t r = 0; r < rows; r++) {
-    float* row = S + r * run.stride;
-    for (int64_t k = 0; k < K && round && to.dtype != DType::f32; k += kPiece) {
-      uint16_t piece[kPiece];
-      store_floats(piece, to.dtype, 0, std::min(kPiece, K - k), row + k);
-      load_floats(piece, to.dtype, 0, std::min(kPiece, K - k), row + k);
-    }
-    if (store) store_floats(to.data, to.dtype, to.offset(v0 + r, 0), K, row);
-  }
-}
 
 namespace {
 
-constexpr int64_t kTokens = 32;  // tokens prepared at a time: with S they fit the second-level cache
-
-// Scratch of one thread: S [V, stride], then k^, q^ [kTokens, stride] and v [kTokens, V].
-class Scratch {
+// One value head of row b from its checkpoint through records and window. Cuts stand on grid points and on multiples
+// of the longest segment, functions of the position alone; off the grid a segment is one token.
+class Replay {
  public:
-  float* need(int64_t floats) {
-    if (floats > size_) {
-      buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>(floats));
-      size_ = buffer_ ? floats : 0;
-      if (!buffer_) fail(ErrorKind::out_of_memory, "gdn: no {} bytes of scratch", floats * sizeof(float));
-    }
-    return buffer_.get();
-  }
-
- private:
-  hwy::AlignedFreeUniquePtr<float[]> buffer_;
-  int64_t size_ = 0;
-};
-
-// One value head of one row: from the checkpoint through records and window.
-class Head {
- public:
-  Head(const GdnState& state, const Rows& rows, int64_t grain, int32_t b, int64_t head, Scratch& scratch)
+  Replay(const GdnState& state, const Rows& rows, int64_t grain, QkNorm norm, float scale, int32_t b, int64_t head)
       : state_(state),
         seat_(rows.seat[b]),
-        head_(head),
         folded_(rows.folded[b]),
         first_(rows.first[b]),
         fold_to_(rows.fold_to[b]),
         grain_(grain),
-        V_(state.checkpoint.shape[2]),
-        K_(state.checkpoint.shape[3]),
-        R_(state.record_k.shape[2]),
-        key_head_(head / (state.checkpoint.shape[1] / state.record_k.shape[1])) {
-    const int64_t lanes = HWY_DYNAMIC_DISPATCH(GdnLanes)();
-    stride_ = (K_ + lanes - 1) / lanes * lanes;
-    S_ = scratch.need(stride_ * (V_ + 2 * kTokens) + V_ * kTokens);
-    k_ = S_ + V_ * stride_, q_ = k_ + kTokens * stride_, v_ = q_ + kTokens * stride_;
-  }
+        head_(head),
+        key_head_(head / (state.checkpoint.shape[1] / state.record_k.shape[1])),
+        checkpoint_(state.checkpoint[seat_][head]),
+        walk_(checkpoint_, state.record_g.shape[3], state.record_k.dtype, norm, scale, GdnScratch::of_this_thread()) {}
 
-  void record(int64_t p) {
-    const int64_t slot = p % R_;
-    const View<1> k = state_.record_k[seat_][key_head_][slot], v = state_.record_v[seat_][head_][slot];
-    add(p, k, v, nullptr, *state_.record_g.f32(seat_, head_, slot), *state_.record_beta.f32(seat_, head_, slot),
-        nullptr);
-  }
-
-  void window(const GdnVerifyArgs& a, int64_t p, int64_t token) {
-    add(p, a.k[token][key_head_], a.v[token][head_], a.q.f32(token, key_head_), *a.g.f32(token, head_),
-        *a.beta.f32(token, head_), a.out.f32(token, head_));
-  }
-
-  // The state stands at `end`.
-  void finish(int64_t end) {
-    flush();
-    if (end == fold_to_ && end != folded_) Arrive(run(), true, true, S_, V_, 0);
+  // All positions up to end; window(p) adds those from first on.
+  template <class Window>
+  void run(int64_t end, const Window& window) {
+    for (int64_t p = folded_; p < end;) {
+      const int64_t cut = std::min(end, grain_ ? (p / grain_ + 1) * grain_ : p + 1);
+      walk_.open(cut - p, std::clamp<int64_t>(first_ - p, 0, cut - p));
+      for (; p < cut; p++) p < first_ ? record(p) : window(walk_, p);
+      const bool store = cut == fold_to_;
+      if (store || cut < end) walk_.leave(store || grain_ != 0, store ? checkpoint_ : View<2>());
+    }
+    walk_.finish();
   }
 
  private:
-  void add(int64_t p, const View<1>& k, const View<1>& v, const float* q, float g, float beta, float* out) {
-    if (count_ == kTokens) flush();
-    const DType record = state_.record_k.dtype;
-    float* kp = k_ + count_ * stride_;
-    float* qp = q_ + count_ * stride_;
-    float* vp = v_ + count_ * V_;
-    round_into(qp, k, record);
-    const auto normalise = HWY_DYNAMIC_DISPATCH(GdnNormalise);
-    normalise(qp, K_, stride_, 1.0f, kp);
-    if (q) normalise(q, K_, stride_, 1.0f / std::sqrt(static_cast<float>(K_)), qp);
-    round_into(vp, v, record);
-    steps_[count_++] = {.k = kp,
-                        .q = qp,
-                        .v = vp,
-                        .decay = std::exp(g),
-                        .beta = beta,
-                        .out = out,
-                        .round = p != folded_ && (p == fold_to_ || (grain_ != 0 && p % grain_ == 0)),
-                        .store = p != folded_ && p == fold_to_};
-  }
-
-  // A vector as it reads back from a record.
-  static void round_into(float* out, const View<1>& x, DType record) {
-    load_floats(x.data, x.dtype, 0, x.shape[0], out);
-    if (record == DType::f32 || x.dtype != DType::f32) return;
-    for (int64_t i = 0; i < x.shape[0]; i++) out[i] = round_to(record, out[i]);
-  }
-
-  GdnRun run() const { return {steps_, count_, stride_, fresh_, state_.checkpoint[seat_][head_]}; }
-
-  void flush() {
-    if (count_ == 0) return;
-    HWY_DYNAMIC_DISPATCH(GdnHead)(run(), S_);
-    count_ = 0, fresh_ = false;
+  void record(int64_t p) {
+    const int64_t slot = p % state_.record_k.shape[2];
+    walk_.add({.k = state_.record_k[seat_][key_head_][slot].data,
+               .v = state_.record_v[seat_][head_][slot].data,
+               .stored = state_.record_k.dtype,
+               .q = nullptr,
+               .g = state_.record_g.f32(seat_, head_, slot),
+               .beta = *state_.record_beta.f32(seat_, head_, slot),
+               .out = nullptr});
   }
 
   const GdnState& state_;
   const int32_t seat_;
-  const int64_t head_, folded_, first_, fold_to_, grain_, V_, K_, R_, key_head_;
-  int64_t stride_, count_ = 0;
-  bool fresh_ = true;
-  float *S_, *k_, *q_, *v_;
-  GdnStep steps_[kTokens];
+  const int64_t folded_, first_, fold_to_, grain_, head_, key_head_;
+  const View<2> checkpoint_;
+  GdnHead walk_;
 };
-
-Scratch& thread_scratch() {
-  static thread_local Scratch scratch;
-  return scratch;
-}
 
 void append_records(const GdnVerifyArgs& a, int32_t b) {
   const GdnState& s = a.state;
@@ -195,7 +72,7 @@ void append_records(const GdnVerifyArgs& a, int32_t b) {
     for (int64_t h = 0; h < Hk; h++) store(s.record_k, seat, h, slot, a.k.f32(token, h), K);
     for (int64_t h = 0; h < Hv; h++) {
       store(s.record_v, seat, h, slot, a.v.f32(token, h), V);
-      *s.record_g.f32(seat, h, slot) = *a.g.f32(token, h);
+      std::copy_n(a.g.f32(token, h), a.g.shape[2], s.record_g.f32(seat, h, slot));
       *s.record_beta.f32(seat, h, slot) = *a.beta.f32(token, h);
     }
   }
@@ -211,12 +88,19 @@ void advance(const GdnVerifyArgs& a, Stream& stream) {
       for (int64_t i = 0; i < length; i++) std::fill_n(a.out.f32(begin + i, h), V, 0.0f);
       return;
     }
-    const int64_t first = a.rows.first[b];
+    const int64_t first = a.rows.first[b], key_head = h / (Hv / a.k.shape[1]);
     if (length == 0 && a.rows.fold_to[b] == a.rows.folded[b]) return;
-    Head head(a.state, a.rows, a.grain, b, h, thread_scratch());
-    for (int64_t p = a.rows.folded[b]; p < first; p++) head.record(p);
-    for (int64_t i = 0; i < length; i++) head.window(a, first + i, begin + i);
-    head.finish(first + length);
+    Replay replay(a.state, a.rows, a.grain, a.norm, a.scale, b, h);
+    replay.run(first + length, [&](GdnHead& head, int64_t p) {
+      const int64_t token = begin + (p - first);
+      head.add({.k = a.k.f32(token, key_head),
+                .v = a.v.f32(token, h),
+                .stored = DType::f32,
+                .q = a.q.f32(token, key_head),
+                .g = a.g.f32(token, h),
+                .beta = *a.beta.f32(token, h),
+                .out = a.out.f32(token, h)});
+    });
   });
   // Sibling value heads share a key ring, so records are written once every head has read the old ones.
   for (int32_t b = 0; b < a.rows.count; b++) {
@@ -226,21 +110,24 @@ void advance(const GdnVerifyArgs& a, Stream& stream) {
 
 }  // namespace
 
-// Memory traffic: a, b, g and beta once, 16 Hv bytes a token.
+// Memory traffic: a, b, g and beta once, 8 Hv (G + 1) bytes a token.
 void gdn_gates(const GdnGatesArgs& args, Stream&) {
   check(args);
-  for (int64_t t = 0; t < args.a.shape[0]; t++) {
-    for (int64_t h = 0; h < args.a.shape[1]; h++) {
-      const float x = *args.a.f32(t, h) + args.dt_bias[h];
-      const float softplus = x > 20 ? x : std::log1p(std::exp(x));
-      *args.g.f32(t, h) = -std::exp(args.A_log[h]) * softplus;
+  const auto [tokens, Hv, G] = args.a.shape;
+  for (int64_t t = 0; t < tokens; t++) {
+    for (int64_t h = 0; h < Hv; h++) {
+      const float rate = std::exp(args.A_log[h]);
+      for (int64_t i = 0; i < G; i++) {
+        const float x = *args.a.f32(t, h, i) + args.dt_bias[h * G + i];
+        *args.g.f32(t, h, i) = -rate * (x > 20 ? x : std::log1p(std::exp(x)));
+      }
       *args.beta.f32(t, h) = 1 / (1 + std::exp(-*args.b.f32(t, h)));
     }
   }
 }
 
 // Memory traffic of a row: its checkpoint once (written too where a fold is due), n records of Hk K + Hv V elements and
-// 8 Hv bytes in and T out, the window q, k, v, g, beta and out once.
+// 4 Hv (G + 1) bytes in and T out, the window q, k, v, g, beta and out once.
 void gdn_verify(const GdnVerifyArgs& args, Stream& stream) { check_verify(args), advance(args, stream); }
 
 // Memory traffic of a row: as gdn_verify, but of its tokens only those from fold_to on are written as records.
@@ -253,11 +140,9 @@ void gdn_fold(const GdnFoldArgs& args, Stream& stream) {
   pool_of(stream).parallel_for(args.rows.count * Hv, [&](int64_t task) {
     const int32_t b = static_cast<int32_t>(task / Hv);
     if (args.rows.seat[b] < 0 || args.rows.fold_to[b] == args.rows.folded[b]) return;
-    Head head(args.state, args.rows, args.grain, b, task % Hv, thread_scratch());
-    for (int64_t p = args.rows.folded[b]; p < args.rows.fold_to[b]; p++) head.record(p);
-    head.finish(args.rows.fold_to[b]);
+    Replay replay(args.state, args.rows, args.grain, args.norm, 0, b, task % Hv);
+    replay.run(args.rows.fold_to[b], [](GdnHead&, int64_t) {});
   });
 }
 
 }  // namespace deltaring::cpu
-#endif

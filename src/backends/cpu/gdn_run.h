@@ -1,32 +1,69 @@
-// A run of tokens as one value head sees it: what gdn.cc prepares and gdn-inl.h executes.
+// A value head's way through its tokens, as gdn_head.cc prepares and gdn-inl.h executes it.
+//
+// Tokens are taken in segments: those between two grid points, at most kSegment; one token off the grid. With S0 the
+// state before a segment, e_i the decay of its token i (per key channel) and e_{j..i} the product of those behind j up
+// to i, the recurrence of the segment in closed form is
+//   D_i = beta_i (v_i - S0 (e_{..i} k_i)) - sum_{j<i} A_ij D_j      A_ij = beta_i (e_{j..i} k_j) . k_i
+//   o_i = S0 (e_{..i} q_i) + sum_{j<=i} P_ij D_j                    P_ij = (e_{j..i} k_j) . q_i
+//   S   = S0 e_{..} + sum_j D_j (e_{j..} k_j)^T                     behind the last token
+// Everything of token i is made of tokens <= i, in an order that depends on i alone: the exact rule. S0 is only read,
+// and written once a segment if tokens follow or it has to be stored.
 #pragma once
 #include <cstdint>
 
-#include "base/view.h"
+#include "ops/gdn.h"
 
 namespace deltaring::cpu {
 
-struct GdnStep {
-  const float* k;     // [stride] normalised, zero padded
-  const float* q;     // [stride] normalised and scaled, zero padded; unused without out
-  const float* v;     // [V] rounded to the record dtype
-  float decay, beta;  // e^g
-  float* out;         // [V] or null: a record only moves the state
-  bool round, store;  // before this token the state crosses a grid point; reaches fold_to
+constexpr int64_t kSegment = 16;  // the longest grain
+constexpr int64_t kRowBlock =
+    16;  // rows of S that go through a run of segments together: 8 KiB of the first-level cache
+constexpr int64_t kTileRows = 4;   // rows and
+constexpr int64_t kTemporary = 1;  // vectors that preparing a segment needs
+constexpr int64_t kTileX = 3;      // vectors that meet at a time: 12 sums in registers
+
+// One token as the op was given it.
+struct GdnToken {
+  const void *k, *v;  // [K], [V] of dtype `stored`
+  DType stored;
+  const float* q;  // [K], or null: a record only moves the state
+  const float* g;  // [G]
+  float beta;
+  float* out;  // [V], or null for a record
+};
+
+// What the tokens of a head have in common.
+struct GdnPlan {
+  int64_t K, V, G, stride;  // stride: K rounded up to whole vectors
+  DType record;             // k and v are rounded to it before use
+  QkNorm norm;
+  float scale;  // of q^
+};
+
+struct GdnSegment {
+  int64_t count = 0;    // m tokens
+  int64_t records = 0;  // the first of them have no output
+  GdnToken tokens[kSegment];
+  float* x;            // [2 m - records, stride] e_{..i} k_i of all tokens, then e_{..i} q_i of those with output
+  float* w;            // [m, stride] e_{j..} k_j; only when the state moves on
+  float* e;            // [stride] e_{..}
+  float *A, *P;        // [m, m]
+  float* v;            // [m, padded V]
+  bool moves = false;  // the state is needed behind the segment,
+  bool round = false;  // rounded to the dtype of `from`,
+  View<2> store;       // [V, K] and stored here unless null
 };
 
 struct GdnRun {
-  const GdnStep* steps;
+  const GdnSegment* segments;
   int64_t count;
-  int64_t stride;      // K rounded up to whole vectors
-  bool fresh;          // S does not hold the checkpoint yet
-  View<2> checkpoint;  // [V, K] of this seat and head
+  int64_t stride;  // K rounded up to whole vectors
+  View<2> from;    // [V, K] where the state comes from; its dtype is the one to round to
+  bool fresh;      // S does not hold it yet
+  bool keep;       // S is needed afterwards
+  float* S;        // [padded V, stride]
 };
 
-// Rows [v0, v0 + rows) of the checkpoint into S [rows, stride], zeros behind K.
-void Depart(const GdnRun& run, float* S, int64_t rows, int64_t v0);
-
-// The state rows [v0, v0 + rows) of S [rows, stride] stand on a grid point (round) or at their destination (store).
-void Arrive(const GdnRun& run, bool round, bool store, float* S, int64_t rows, int64_t v0);
+constexpr int64_t padded_rows(int64_t V) { return (V + kRowBlock - 1) / kRowBlock * kRowBlock; }
 
 }  // namespace deltaring::cpu

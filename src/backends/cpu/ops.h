@@ -17,6 +17,8 @@ void gdn_gates(const GdnGatesArgs& args, Stream& stream);
 void gdn_verify(const GdnVerifyArgs& args, Stream& stream);
 void gdn_prefill(const GdnVerifyArgs& args, Stream& stream);
 void gdn_fold(const GdnFoldArgs& args, Stream& stream);
+void snapshot_verify(const SnapshotVerifyArgs& args, Stream& stream);
+void snapshot_commit(const SnapshotCommitArgs& args, Stream& stream);
 void argmax(const ArgmaxArgs& args, Stream& stream);
 void probabilities(const ProbabilitiesArgs& args, Stream& stream);
 

@@ -22,6 +22,8 @@ const OpTable& cpu_ops() {
       .gdn_verify = cpu::gdn_verify,
       .gdn_prefill = cpu::gdn_prefill,
       .gdn_fold = cpu::gdn_fold,
+      .snapshot_verify = cpu::snapshot_verify,
+      .snapshot_commit = cpu::snapshot_commit,
       .argmax = cpu::argmax,
       .probabilities = cpu::probabilities,
   };

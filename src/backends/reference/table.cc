@@ -21,6 +21,8 @@ const OpTable& reference_ops() {
       .gdn_verify = reference::gdn_verify,
       .gdn_prefill = reference::gdn_prefill,
       .gdn_fold = reference::gdn_fold,
+      .snapshot_verify = reference::snapshot_verify,
+      .snapshot_commit = reference::snapshot_commit,
       .argmax = reference::argmax,
       .probabilities = reference::probabilities,
   };
