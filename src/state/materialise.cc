@@ -2,12 +2,15 @@
 
 #include <vector>
 
+#include "base/error.h"
+
 namespace deltaring {
 
 int64_t materialise(StatePool& pool, std::span<const int32_t> seats, const OpTable& ops, Stream& stream, QkNorm norm) {
   std::vector<int32_t> seat;
   std::vector<int64_t> folded, pos;
   for (const int32_t s : seats) {
+    check(pool.state_of(s) == SeatState::owned, "materialise: seat {} is not owned; a copy of it can be", s);
     const Cursor c = pool.cursor(s);
     if (c.folded == c.pos) continue;
     seat.push_back(s), folded.push_back(c.folded), pos.push_back(c.pos);

@@ -42,7 +42,8 @@ struct Partial {
   float* sum;  // [queries]
   float* out;  // [queries, dim], dim = D rounded up as the kernels want it
 
-  static int64_t size(int64_t queries, int64_t dim) { return queries * (dim + 2); }
+  // Whole cache lines, so that what lies behind is aligned for any vector.
+  static int64_t size(int64_t queries, int64_t dim) { return (queries * (dim + 2) + 15) / 16 * 16; }
   Partial(float* data, int64_t queries, int64_t dim)
       : max(data + queries * dim), sum(data + queries * (dim + 1)), out(data) {}
 };

@@ -59,19 +59,14 @@ class Replay {
 
 void append_records(const GdnVerifyArgs& a, int32_t b) {
   const GdnState& s = a.state;
-  const auto [seats, Hk, R, K] = s.record_k.shape;
-  const int64_t Hv = a.v.shape[1], V = a.v.shape[2];
+  const int64_t Hk = s.record_k.shape[1], R = s.record_k.shape[2], Hv = a.v.shape[1];
   const int32_t seat = a.rows.seat[b];
-  const auto store = [](const View<4>& ring, int32_t at, int64_t h, int64_t slot, const float* x, int64_t count) {
-    const View<1> row = ring[at][h][slot];
-    store_floats(row.data, row.dtype, 0, count, x);
-  };
   for (int32_t i = 0; i < a.rows.length(b); i++) {
     const int64_t p = a.rows.first[b] + i, token = a.rows.start[b] + i, slot = p % R;
     if (p < a.rows.fold_to[b]) continue;
-    for (int64_t h = 0; h < Hk; h++) store(s.record_k, seat, h, slot, a.k.f32(token, h), K);
+    for (int64_t h = 0; h < Hk; h++) store_rounded(a.k.f32(token, h), s.record_k[seat][h][slot]);
     for (int64_t h = 0; h < Hv; h++) {
-      store(s.record_v, seat, h, slot, a.v.f32(token, h), V);
+      store_rounded(a.v.f32(token, h), s.record_v[seat][h][slot]);
       std::copy_n(a.g.f32(token, h), a.g.shape[2], s.record_g.f32(seat, h, slot));
       *s.record_beta.f32(seat, h, slot) = *a.beta.f32(token, h);
     }
@@ -103,9 +98,9 @@ void advance(const GdnVerifyArgs& a, Stream& stream) {
     });
   });
   // Sibling value heads share a key ring, so records are written once every head has read the old ones.
-  for (int32_t b = 0; b < a.rows.count; b++) {
-    if (a.rows.seat[b] >= 0) append_records(a, b);
-  }
+  pool.parallel_for(a.rows.count, [&](int64_t b) {
+    if (a.rows.seat[b] >= 0) append_records(a, static_cast<int32_t>(b));
+  });
 }
 
 }  // namespace

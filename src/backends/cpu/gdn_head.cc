@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 // after highway.h
 #include "backends/cpu/gdn-inl.h"
+#include "backends/cpu/gdn_prepare-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaring::cpu::HWY_NAMESPACE {
@@ -23,6 +24,8 @@ void GdnExecute(const GdnRun& run) {
     RunRows(run, v0, run.S + (run.keep || !run.fresh ? v0 * run.stride : 0));
 }
 
+void GdnStoreRounded(const float* x, DType t, int64_t count, void* to) { StoreRounded(x, t, count, to); }
+
 int64_t GdnLanes() { return LaneCount(); }
 
 }  // namespace deltaring::cpu::HWY_NAMESPACE
@@ -32,7 +35,12 @@ HWY_AFTER_NAMESPACE();
 namespace deltaring::cpu {
 HWY_EXPORT(GdnPrepare);
 HWY_EXPORT(GdnExecute);
+HWY_EXPORT(GdnStoreRounded);
 HWY_EXPORT(GdnLanes);
+
+void store_rounded(const float* x, const View<1>& to) {
+  HWY_DYNAMIC_DISPATCH(GdnStoreRounded)(x, to.dtype, to.shape[0], to.data);
+}
 
 float* GdnScratch::need(int64_t floats) {
   if (floats > size_) {

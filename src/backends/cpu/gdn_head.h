@@ -22,6 +22,9 @@ class GdnScratch {
   int64_t size_ = 0;
 };
 
+// Rounds x [n] to the dtype of `to` [n].
+void store_rounded(const float* x, const View<1>& to);
+
 class GdnHead {
  public:
   // `from` [V, K] is where the state comes from, and its dtype the one to round to. scale 0 = K^-1/2.

@@ -15,12 +15,10 @@
 
 namespace deltaring::cpu {
 
-constexpr int64_t kSegment = 16;  // the longest grain
-constexpr int64_t kRowBlock =
-    16;  // rows of S that go through a run of segments together: 8 KiB of the first-level cache
-constexpr int64_t kTileRows = 4;   // rows and
+constexpr int64_t kSegment = 16;   // the longest grain
+constexpr int64_t kRowBlock = 16;  // rows of S that go through a run of segments together: 8 KiB of first-level cache
+constexpr int64_t kTileRows = 4;   // of them meet a vector at a time
 constexpr int64_t kTemporary = 1;  // vectors that preparing a segment needs
-constexpr int64_t kTileX = 3;      // vectors that meet at a time: 12 sums in registers
 
 // One token as the op was given it.
 struct GdnToken {

@@ -70,6 +70,12 @@ HWY_INLINE V RoundToF16(D d, V x) {
 #endif
 }
 
+// x as it reads back from `t`.
+template <class D, class V>
+HWY_INLINE V RoundTo(D d, DType t, V x) {
+  return t == DType::f32 ? x : t == DType::bf16 ? RoundToBf16(d, x) : RoundToF16(d, x);
+}
+
 // Stores `count` elements that have been rounded to `t`.
 HWY_INLINE void StoreRow(const float* HWY_RESTRICT row, DType t, int64_t count, int64_t stride, void* to) {
   const hn::ScalableTag<float> d;
@@ -93,6 +99,20 @@ HWY_INLINE void StoreRow(const float* HWY_RESTRICT row, DType t, int64_t count, 
   }
 #endif
   store_floats(to, t, 0, count, row);
+}
+
+// Rounds and stores `count` floats.
+HWY_INLINE void StoreRounded(const float* HWY_RESTRICT x, DType t, int64_t count, void* to) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kPiece = 64;  // whole vectors on every target
+  HWY_ALIGN float piece[kPiece];
+  int64_t c = 0;
+  for (; c + kPiece <= count && t != DType::f32; c += kPiece) {
+    for (int64_t i = 0; i < kPiece; i += static_cast<int64_t>(hn::Lanes(d)))
+      hn::Store(RoundTo(d, t, hn::LoadU(d, x + c + i)), d, piece + i);
+    StoreRow(piece, t, kPiece, kPiece, static_cast<uint16_t*>(to) + c);
+  }
+  store_floats(to, t, c, count - c, x + c);
 }
 
 }  // namespace deltaring::cpu::HWY_NAMESPACE
