@@ -36,7 +36,7 @@ struct Column {
 
   bool fits() const { return kv_tokens >= plan.options.kv_tokens; }
   int64_t before_kv() const { return plan.total() - plan.kv_cache(); }
-  int64_t seats(int64_t per_seat) const { return plan.options.seats * per_seat; }
+  int64_t of_all(int64_t per_seat) const { return plan.options.seats * per_seat; }
 };
 
 struct Report {
@@ -126,10 +126,10 @@ json to_json(const Column& c) {
           {"weight_bytes", c.plan.weights},
           {"drafter_bytes", c.plan.drafter},
           {"scratch_bytes", c.plan.scratch()},
-          {"checkpoint_bytes", c.seats(state.checkpoint_per_seat)},
-          {"record_bytes", c.seats(state.records_per_seat)},
-          {"snapshot_bytes", c.seats(state.snapshots_per_seat)},
-          {"conv_bytes", c.seats(state.conv_per_seat)},
+          {"checkpoint_bytes", c.of_all(state.checkpoint_per_seat)},
+          {"record_bytes", c.of_all(state.records_per_seat)},
+          {"snapshot_bytes", c.of_all(state.snapshots_per_seat)},
+          {"conv_bytes", c.of_all(state.conv_per_seat)},
           {"state_bytes_per_request", state.state_per_seat()},
           {"bytes_before_kv", c.before_kv()},
           {"kv_bytes_per_token", c.plan.kv_per_token()},
@@ -188,14 +188,14 @@ void print(const Flags& flags, const Report& r) {
   sizes("weights", a.plan.weights, b.plan.weights, "");
   sizes("drafter", a.plan.drafter, b.plan.drafter, a.plan.drafter ? "eagle: the MTP head" : "");
   sizes("scratch", a.plan.scratch(), b.plan.scratch(), fmt::format("{} tokens a pass", a.plan.step_tokens));
-  sizes("checkpoints", a.seats(a.plan.state.checkpoint_per_seat), b.seats(b.plan.state.checkpoint_per_seat),
+  sizes("checkpoints", a.of_all(a.plan.state.checkpoint_per_seat), b.of_all(b.plan.state.checkpoint_per_seat),
         fmt::format("{} a request, {}", size(a.plan.state.checkpoint_per_seat), name_of(state.checkpoint)));
-  sizes("rings", a.seats(a.plan.state.records_per_seat), 0,
+  sizes("rings", a.of_all(a.plan.state.records_per_seat), 0,
         fmt::format("R={} records a request of {}, {}; F={}", ring.R, size(a.plan.state.records_per_seat / ring.R),
                     name_of(state.record), ring.F));
-  sizes("snapshots", 0, b.seats(b.plan.state.snapshots_per_seat),
+  sizes("snapshots", 0, b.of_all(b.plan.state.snapshots_per_seat),
         ring.T > 1 ? fmt::format("T={} states a request", ring.T) : "");
-  sizes("conv inputs", a.seats(a.plan.state.conv_per_seat), b.seats(b.plan.state.conv_per_seat),
+  sizes("conv inputs", a.of_all(a.plan.state.conv_per_seat), b.of_all(b.plan.state.conv_per_seat),
         fmt::format("{} and {} rows a request, float32", a.plan.state.conv_rows, b.plan.state.conv_rows));
   fmt::print("\n");
   sizes("total before KV", a.before_kv(), b.before_kv(), "");

@@ -30,11 +30,6 @@ FoldPolicy policy_of(const std::string& name) {
   fail(ErrorKind::invalid_argument, "--fold-policy {}: grid and every are possible; grid works", name);
 }
 
-// What is there changes by the minute, so the values named fit into less.
-[[noreturn]] void refuse(const PlannedModel& model, const EngineOptions& o, int64_t memory, int64_t less) {
-  fail(ErrorKind::out_of_memory, "{}", does_not_fit(model, o, 1, memory, ways_to_fit(model, o, 1, less)));
-}
-
 }  // namespace
 
 StateOptions state_options(const EngineOptions& o, const ModelConfig& config) {
@@ -80,8 +75,10 @@ int64_t available_memory() {
 
 void check_memory(const PlannedModel& model, const EngineOptions& o) {
   const int64_t weights = model.trunk + model.mtp, available = available_memory();
-  if (available > INT64_MAX - weights || fits(model, o, {}, available + weights)) return;
-  refuse(model, o, weights + available, weights + available / 8 * 7);
+  if (available > INT64_MAX - weights || fits(model, o, {}, weights + available)) return;
+  // What is there changes by the minute: values that need less of it are named.
+  const std::vector<std::string> ways = ways_to_fit(model, o, 1, weights + available / 8 * 7);
+  fail(ErrorKind::out_of_memory, "{}", does_not_fit(model, o, 1, weights + available, ways));
 }
 
 void allocate_state(std::optional<StatePool>& pool, const PlannedModel& model, const EngineOptions& o) {
@@ -90,7 +87,8 @@ void allocate_state(std::optional<StatePool>& pool, const PlannedModel& model, c
     pool.emplace(plan.shape, plan.options);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::out_of_memory) throw;
-    refuse(model, o, plan.total() - 1, plan.total() - plan.state.total / 2);
+    const std::vector<std::string> ways = ways_to_fit(model, o, 1, plan.total() - plan.state.total / 2);
+    fail(ErrorKind::out_of_memory, "{}", does_not_fit(model, o, 1, std::nullopt, ways));
   }
 }
 

@@ -152,17 +152,19 @@ std::vector<std::string> ways_to_fit(const PlannedModel& model, const EngineOpti
   return ways.list;
 }
 
-std::string does_not_fit(const PlannedModel& model, const EngineOptions& o, int64_t requests, int64_t memory,
-                         const std::vector<std::string>& ways) {
+std::string does_not_fit(const PlannedModel& model, const EngineOptions& o, int64_t requests,
+                         std::optional<int64_t> memory, const std::vector<std::string>& ways) {
+  const std::string subject = requests == 1 ? "a request" : fmt::format("--max-running-requests {}", requests);
   std::string need = "more than 2^63 bytes";
   if (fits(model, o, {.requests = requests}, INT64_MAX)) {
     need = human_bytes(static_cast<double>(plan_memory(model, o, {.requests = requests}).total()));
   }
-  const std::string works = ways.empty() ? "no flag alone makes it fit, more memory or a smaller model does"
-                                         : fmt::format("each of these works: {}", fmt::join(ways, ", "));
-  const std::string subject = requests == 1 ? "a request" : fmt::format("--max-running-requests {}", requests);
-  return fmt::format("{} and KV for one --context-length {} need {} of memory, {} are there; {}", subject,
-                     state_options(o, model.config).kv_tokens, need, human_bytes(static_cast<double>(memory)), works);
+  const std::string there = memory ? human_bytes(static_cast<double>(*memory)) + " are there" : "which is not there";
+  const std::string works =
+      ways.empty() ? "no flag alone makes it fit, more memory or a smaller model does"
+                   : fmt::format("each of these {}: {}", memory ? "works" : "needs less", fmt::join(ways, ", "));
+  return fmt::format("{} and KV for one --context-length {} need {} of memory, {}; {}", subject,
+                     state_options(o, model.config).kv_tokens, need, there, works);
 }
 
 }  // namespace deltaring

@@ -2,6 +2,7 @@
 // `deltaring plan` prints it. All figures are bytes.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,8 +61,8 @@ int64_t requests_that_fit(const PlannedModel& model, const EngineOptions& option
 std::vector<std::string> ways_to_fit(const PlannedModel& model, const EngineOptions& options, int64_t requests,
                                      int64_t memory);
 
-// The error about them: what they need, what is there and which of `ways` works.
-std::string does_not_fit(const PlannedModel& model, const EngineOptions& options, int64_t requests, int64_t memory,
-                         const std::vector<std::string>& ways);
+// The error about them: what they need, what is there (where that is known) and which of `ways` works.
+std::string does_not_fit(const PlannedModel& model, const EngineOptions& options, int64_t requests,
+                         std::optional<int64_t> memory, const std::vector<std::string>& ways);
 
 }  // namespace deltaring

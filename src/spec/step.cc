@@ -61,6 +61,11 @@ void SpecStepper::reset_stats() {
   stats_.accepted_at.resize(pool_.options().ring.T - 1);
 }
 
+// Before anything is written: a cached seat is read-only.
+void SpecStepper::check_owned(const Sequence& s) const {
+  check(pool_.state_of(s.seat) == SeatState::owned, "seat {} is not owned; StatePool::own makes it so", s.seat);
+}
+
 int64_t SpecStepper::due(Cursor cursor) const {
   if (pool_.options().rollback == StateRollback::snapshot) return cursor.pos;  // the pool moves it along
   return plan_fold(cursor, pool_.options().ring.F, pool_.options().ring.policy);
@@ -85,6 +90,7 @@ int32_t SpecStepper::first_token(const Sequence& s, View<2> hidden) {
 void SpecStepper::prefill(Sequence& s) {
   check(!s.tokens.empty(), "the prompt is empty; at least one token is needed");
   const int64_t end = static_cast<int64_t>(s.tokens.size());
+  check_owned(s);
   check(pool_.cursor(s.seat).pos < end, "prefill: all {} tokens are in the state already", end);
   if (drafter_ && pool_.cursor(s.seat).pos == 0) drafter_->reset(s.seat);
   s.emitted = 0;
@@ -199,6 +205,7 @@ void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Win
 
 void SpecStepper::step(std::span<Sequence* const> sequences) {
   if (sequences.empty()) return;
+  for (const Sequence* s : sequences) check_owned(*s);
   propose(sequences);
   Window window;
   for (size_t b = 0; b < sequences.size(); b++) {

@@ -65,6 +65,7 @@ class SpecStepper {
  private:
   struct Window;  // the packed rows of one step
 
+  void check_owned(const Sequence& sequence) const;
   int64_t due(Cursor cursor) const;  // plan_fold of the pool's ring; pos under snapshot
   void propose(std::span<Sequence* const> sequences);
   void accept(std::span<Sequence* const> sequences, const Window& window);

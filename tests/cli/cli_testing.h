@@ -32,7 +32,8 @@ inline ProcessResult cli(Words words, const ProcessOptions& o = {}) {
 // `command -m tiny-py words`. One thread, unless a test says otherwise: tests run side by side.
 inline ProcessResult on_tiny(const std::string& command, const Words& words, const ProcessOptions& o = {}) {
   Words all{command, "-m", tiny_py().string()};
-  const bool runs = command != "inspect" && std::find(words.begin(), words.end(), "--threads") == words.end();
+  const bool runs =
+      command != "inspect" && command != "plan" && std::find(words.begin(), words.end(), "--threads") == words.end();
   if (runs) all.insert(all.end(), {"--threads", "1"});
   all.insert(all.end(), words.begin(), words.end());
   return cli(all, o);

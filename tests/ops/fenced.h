@@ -45,15 +45,15 @@ class Buffer {
 class Matrix {
  public:
   Matrix(const Device& device, int64_t rows, int64_t columns)
-      : rows_(rows), columns_(columns), buffer_(device, rows * (columns + kGap) * sizeof(float)) {}
+      : rows_(rows), columns_(columns), gap_(device.gap), buffer_(device, rows * (columns + gap_) * sizeof(float)) {}
 
-  float* row(int64_t i) const { return reinterpret_cast<float*>(buffer_.data()) + i * (columns_ + kGap); }
+  float* row(int64_t i) const { return reinterpret_cast<float*>(buffer_.data()) + i * (columns_ + gap_); }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
-  View<2> view() const { return {buffer_.device(), DType::f32, {rows_, columns_}, {columns_ + kGap, 1}}; }
+  View<2> view() const { return {buffer_.device(), DType::f32, {rows_, columns_}, {columns_ + gap_, 1}}; }
   // Columns [first, first + heads * width) as [rows, heads, width].
   View<3> heads(int64_t first, int64_t heads, int64_t width) const {
-    return {view().f32(0, first), DType::f32, {rows_, heads, width}, {columns_ + kGap, width, 1}};
+    return {view().f32(0, first), DType::f32, {rows_, heads, width}, {columns_ + gap_, width, 1}};
   }
   void push() const { buffer_.push(); }
   void pull() const { buffer_.pull(); }
@@ -65,14 +65,13 @@ class Matrix {
     bool intact = buffer_.fences_intact();
     for (int64_t i = 0; i < rows_; i++) {
       const auto* gap = reinterpret_cast<const std::byte*>(row(i) + columns_);
-      intact = intact && std::all_of(gap, gap + kGap * sizeof(float), [](std::byte b) { return b == kNaN; });
+      intact = intact && std::all_of(gap, gap + gap_ * sizeof(float), [](std::byte b) { return b == kNaN; });
     }
     return intact;
   }
 
  private:
-  static constexpr int64_t kGap = 5;
-  int64_t rows_, columns_;
+  int64_t rows_, columns_, gap_;
   Buffer buffer_;
 };
 

@@ -62,8 +62,8 @@ class Pools {
     if (!region.empty()) std::memset(region.data(), static_cast<int>(value), region.size());
   }
 
-  // Around a call: begin() after the poison is in, allow() what the call may have written, end() says what else it wrote;
-  // empty = nothing.
+  // Around a call: begin() after the poison is in, allow() what the call may have written, end() says what else it
+  // wrote; empty = nothing.
   void begin() {
     before_.resize(memory_.bytes().size());
     std::memcpy(before_.data(), memory_.data(), before_.size());

@@ -1,5 +1,6 @@
-// Schedules as lists of commands, each one thing that an engine does to its seats. Any list is a schedule: what a command
-// asks beyond what is possible is cut down when it is applied, so a schedule stays one when commands are taken out.
+// Schedules as lists of commands, each one thing that an engine does to its seats. Any list is a schedule: what a
+// command asks beyond what is possible is cut down when it is applied, so a schedule stays one when commands are taken
+// out.
 #pragma once
 #include <random>
 
@@ -28,8 +29,11 @@ inline std::string to_string(const Command& c) {
   if (c.what > What::prefill) s += fmt::format(" seat {}", c.seat);
   if (c.what > What::fold && c.what < What::free) s += fmt::format(" by {}", c.amount);
   if (c.what > What::prefill) return s;
-  for (const Turn& t : c.turns)
-    s += fmt::format(" [seat {}: {} of {}, draft {}]", t.seat, t.keep, t.length, static_cast<int>(t.draft));
+  for (const Turn& t : c.turns) {
+    const bool all = c.what == What::prefill;
+    s += all ? fmt::format(" [seat {}: {}]", t.seat, t.length)
+             : fmt::format(" [seat {}: {} of {}, draft {}]", t.seat, t.keep, t.length, static_cast<int>(t.draft));
+  }
   return s;
 }
 

@@ -16,7 +16,8 @@ struct Turn {
 struct Seat {
   int64_t request = -1;  // index into the world's requests; -1 = free
   Cursor cursor{};
-  int64_t tokens = 0;  // accepted so far: what cursor.pos should be
+  int64_t base = 0;    // the position of its first token
+  int64_t tokens = 0;  // accepted so far: what cursor.pos should be, from base on
 };
 
 class Driver {
@@ -38,13 +39,18 @@ class Driver {
   bool ok() const { return failures_.empty(); }
   int64_t left(int64_t i) const { return world_.length - 1 - seats_[i].tokens; }
 
-  void admit(int64_t seat, int64_t request) {
-    seats_[seat] = {.request = request, .cursor = {}, .tokens = 0};
+  // A request may begin at any multiple of 16, behind as many zeros as the conv looks back: its bits are the same.
+  void admit(int64_t seat, int64_t request, int64_t base = 0) {
+    seats_[seat] = {.request = request, .cursor = {.folded = base, .pos = base}, .base = base, .tokens = 0};
     layer_.clear(seat);
+    for (int64_t p = std::max<int64_t>(0, base - (world_.shape.taps - 1)); p < base; p++)
+      Pools::fill(layer_.pools().record(kConv, seat, 0, p), std::byte{0});
   }
   void free(int64_t seat) { seats_[seat] = {}; }
   // pos in [folded, pos].
-  void rewind(int64_t seat, int64_t pos) { seats_[seat].cursor.pos = seats_[seat].tokens = pos; }
+  void rewind(int64_t seat, int64_t pos) {
+    seats_[seat].cursor.pos = pos, seats_[seat].tokens = pos - seats_[seat].base;
+  }
   void fork(int64_t from, int64_t to) {
     seats_[to] = seats_[from];
     layer_.copy_seat(from, to);
@@ -58,13 +64,18 @@ class Driver {
 
   // Prefill: all tokens of every turn are accepted; the checkpoint goes to the grid floor of the end.
   void prefill(std::vector<Turn> turns) {
+    for (Turn& turn : turns) turn.keep = turn.length;
+    prefill_and_rewind(turns);
+  }
+
+  // Prefill, then back to the last token kept, behind which tokens may hold anything. Snapshots keep all.
+  void prefill_and_rewind(std::vector<Turn> turns) {
     for (Turn& turn : turns) {
-      turn.keep = turn.length;
       if (turn.seat < 0 || world_.shape.snapshots()) continue;
       const Cursor c = seats_[turn.seat].cursor;
-      const Cursor end{.folded = c.folded, .pos = c.pos + turn.length};
+      const Cursor end{.folded = c.folded, .pos = c.pos + turn.keep};
       if (turn.fold_to < 0) turn.fold_to = std::max(c.folded, plan_fold(end, world_.shape.F, world_.shape.policy));
-      if (turn.fold_to < c.pos && end.pos - c.folded > layer_.R()) fold({turn.seat});
+      if (turn.fold_to < c.pos && c.pos + turn.length - c.folded > layer_.R()) fold({turn.seat});
     }
     run(turns, true);
   }
@@ -173,19 +184,20 @@ class Driver {
     const auto wrong = [&](const std::string& what) {
       report({fmt::format("seat {} at folded {}, pos {}: {}", seat, at.cursor.folded, at.cursor.pos, what)});
     };
-    if (at.cursor.pos != at.tokens) return wrong(fmt::format("{} tokens were accepted", at.tokens));
+    if (at.cursor.pos != at.base + at.tokens) return wrong(fmt::format("{} tokens were accepted", at.tokens));
     if (world_.exact()) {
-      const auto stored = truth.checkpoint.find(at.cursor.folded);
+      const auto stored = truth.checkpoint.find(at.cursor.folded - at.base);
       if (stored == truth.checkpoint.end()) return wrong("plain decoding never has a checkpoint here");
       if (!std::ranges::equal(stored->second, pools.block(kCheckpoint, seat))) return wrong("the checkpoint differs");
     }
     for (int pool = kRecordK; pool <= kConv; pool++) {
-      const int64_t oldest = pool == kConv ? std::max<int64_t>(0, at.cursor.folded - (s.taps - 1)) : at.cursor.folded;
+      const int64_t back = pool == kConv ? s.taps - 1 : 0, oldest = std::max(at.base, at.cursor.folded - back);
       const PoolShape& shape = pools.shape(pool);
       for (int64_t h = 0; h < shape.heads; h++) {
         for (int64_t p = oldest; p < at.cursor.pos; p++) {
           const auto stored = pools.record(pool, seat, h, p);
-          if (std::memcmp(stored.data(), &truth.record[pool][(p * shape.heads + h) * stored.size()], stored.size()))
+          if (std::memcmp(stored.data(), &truth.record[pool][((p - at.base) * shape.heads + h) * stored.size()],
+                          stored.size()))
             return wrong(fmt::format("{} of position {}, head {} differs", shape.name, p, h));
         }
       }

@@ -76,7 +76,7 @@ class Layer {
   Result run(const std::vector<Row>& rows, bool prefill, Failures& failures) {
     const RowArrays arrays = arrays_of(rows);
     const int64_t tokens = arrays.tokens(), C = shape_.channels(), Hv = shape_.Hv, G = shape_.G;
-    const Matrix x(device_, tokens, C), a(device_, tokens, Hv * G), b(device_, tokens, Hv);
+    Matrix x(device_, tokens, C), a(device_, tokens, Hv * G), b(device_, tokens, Hv);
     Result r{arrays.start(), Matrix(device_, tokens, C), Matrix(device_, tokens, Hv * G), Matrix(device_, tokens, Hv),
              Matrix(device_, tokens, Hv * shape_.V)};
     fill_tokens(rows, arrays, x, a, b);

@@ -133,7 +133,7 @@ class DeltaRule {
   double rounded_each_step(int64_t row) const { return steps_[row] / std::sqrt(double(s_.K)); }
 
  private:
-  static constexpr double kSlack = 16;  // roundings a value passes: dots, norms, exp; K terms enter as their norm
+  static constexpr double kSlack = 8;  // roundings a value passes: dots, norms, exp; K terms enter as their norm
 
   double rounded(double x) const { return round_to(s_.checkpoint, static_cast<float>(x)); }
   void settle() {

@@ -8,7 +8,9 @@ inline int64_t ring_rows(const World& w, int64_t T) { return default_ring_rows(T
 
 // P1: a window of T tokens equals T single steps, for every T, from every distance to the checkpoint.
 inline void verify_equals_single_steps(const World& w, Failures& failures) {
-  for (int64_t T = 1; T <= 32 && failures.empty(); T++) {
+  std::vector<int64_t> widths = {33, 48, 63, 100};
+  for (int64_t T = 1; T <= 32; T++) widths.push_back(T);
+  for (int64_t T : widths) {
     Driver d(w, T, ring_rows(w, T), 1, failures);
     for (int64_t start = 0; start < w.shape.F && d.ok(); start += 3) {
       d.admit(0, 0);
@@ -44,23 +46,32 @@ inline void any_acceptance_then_continue(const World& w, Failures& failures) {
   }
 }
 
-// P3: the step in which a due fold runs changes nothing: late, early, alone or inside a verify. Snapshots do not fold.
+// P3: the step in which a due fold runs changes nothing: late, early, alone, inside a verify or to any grid point of a
+// prefill. Snapshots do not fold.
 inline void fold_time_changes_nothing(const World& w, Failures& failures) {
   if (w.shape.snapshots()) return;
   Rng rng(3);
   const int64_t F = w.shape.F, grid = w.shape.policy == FoldPolicy::grid ? F : 1;
   for (int64_t T : {1, 4, 7}) {
     Driver d(w, T, 64, 1, failures);
-    for (int round = 0; round < 2 && d.ok(); round++) {
+    // Any grid point up to `latest` which leaves room for the next window even if it keeps all and folds nothing more.
+    const auto destination = [&](const Cursor& c, int64_t latest, int64_t end) {
+      const int64_t room = end + T + w.shape.taps - d.R(), floor = latest / grid * grid;
+      const int64_t due = std::max(c.folded, (std::max<int64_t>(room, 0) + grid - 1) / grid * grid);
+      return due + pick(rng, (floor - due) / grid) * grid;
+    };
+    for (int round = 0; round < 3 && d.ok(); round++) {
       d.admit(0, 0);
-      while (d.left(0) >= T && d.ok()) {
+      while (d.left(0) >= 30 && d.ok()) {
         const Cursor c = d.seat(0).cursor;
-        // The next window must find room even if this one keeps all and folds nothing more.
-        const int64_t latest = c.pos / grid * grid, room = c.pos + 2 * T + w.shape.taps - d.layer().R();
-        const int64_t due = std::max({c.folded, (std::max<int64_t>(room, 0) + grid - 1) / grid * grid});
-        const int64_t to = due + pick(rng, (latest - due) / grid) * grid;
-        if (round % 2 && pick(rng, 2) == 0) d.fold({0}, to);
-        if (d.ok()) d.step({{.seat = 0, .length = int32_t(T), .keep = int32_t(pick(rng, T)), .fold_to = to}});
+        const int64_t length = 20 + pick(rng, 10), to = destination(c, c.pos, c.pos + T);
+        if (round == 1 && pick(rng, 2) == 0) d.fold({0}, to);
+        if (round == 2 && pick(rng, 3) == 0 && c.pos + length + T - c.folded <= d.R()) {
+          const int64_t inside = destination(c, c.pos + length, c.pos + length);
+          d.prefill({{.seat = 0, .length = int32_t(length), .fold_to = inside}});
+        } else if (d.ok()) {
+          d.step({{.seat = 0, .length = int32_t(T), .keep = int32_t(pick(rng, T)), .fold_to = to}});
+        }
       }
     }
   }
@@ -78,6 +89,25 @@ inline void poison_is_never_read(const World& w, Failures& failures) {
   }
 }
 
+// P4 for prefill: whatever its last tokens hold, nothing before them changes, the checkpoint that it stores least of
+// all.
+inline void prefill_is_causal(const World& w, Failures& failures) {
+  if (w.shape.snapshots()) return;
+  Rng rng(14);
+  Driver d(w, 4, 64, 2, failures);
+  for (int32_t length : {2, 9, 17, 24, 40}) {
+    for (Draft draft : kDrafts) {
+      d.admit(0, 0), d.admit(1, 1);
+      for (int i = 0; i < 4 && d.left(0) >= length && d.ok(); i++) {
+        const auto bad = static_cast<int32_t>(1 + pick(rng, std::min(length - 1, 15)));
+        d.prefill_and_rewind(
+            {{.seat = 0, .length = length, .keep = length - bad, .draft = draft}, {.seat = 1, .length = 5, .keep = 5}});
+        if (d.ok()) d.step({{.seat = 0, .length = 4, .keep = 2, .draft = draft}});
+      }
+    }
+  }
+}
+
 // P5: every slot of the rings as a place to start from.
 inline void every_wrap_offset(const World& w, Failures& failures) {
   for (int32_t T : {1, 4, 7, 16}) {
@@ -87,6 +117,19 @@ inline void every_wrap_offset(const World& w, Failures& failures) {
       if (offset > 0) d.prefill({{.seat = 0, .length = int32_t(offset)}});
       for (int32_t keep : {T, (T + 1) / 2, T, 1})
         if (d.left(0) >= T && d.ok()) d.step({{.seat = 0, .length = T, .keep = keep, .draft = Draft::nan}});
+    }
+  }
+}
+
+// P5 for positions: one far beyond 32 bits is as good as any.
+inline void positions_are_only_names(const World& w, Failures& failures) {
+  Driver d(w, 6, ring_rows(w, 6), 3, failures);
+  for (int64_t base : {int64_t{16}, (int64_t{1} << 31) - 16, (int64_t{1} << 40) + 5 * 16}) {
+    for (int32_t seat = 0; seat < 3; seat++) d.admit(seat, seat, seat == 1 ? 0 : base);
+    for (int32_t keep : {6, 2, 0, 5, 6, 6, 1, 3}) {
+      const auto turn = [keep](int32_t seat) { return Turn{.seat = seat, .length = 6, .keep = (keep + seat) % 7}; };
+      if (d.ok()) d.step({turn(2), turn(0), turn(1)});
+      if (d.ok()) d.prefill({{.seat = 2, .length = 9 - keep}, {.seat = 0, .length = keep}});
     }
   }
 }
@@ -142,7 +185,9 @@ inline constexpr Property kProperties[] = {
     {"P2_any_acceptance_then_continue", any_acceptance_then_continue},
     {"P3_fold_time_changes_nothing", fold_time_changes_nothing},
     {"P4_poison_is_never_read", poison_is_never_read},
+    {"P4_prefill_is_causal", prefill_is_causal},
     {"P5_every_wrap_offset", every_wrap_offset},
+    {"P5_positions_are_only_names", positions_are_only_names},
     {"P6_neighbours_change_nothing", neighbours_change_nothing},
     {"P8_rewind_to_any_position", rewind_to_any_position},
     {"P9_nothing_else_is_written", nothing_else_is_written},

@@ -10,8 +10,8 @@ namespace deltaring::replay {
 
 struct Truth {
   Request request;
-  std::vector<float> conv, g, beta, out;                 // [length, C], [length, Hv, G], [length, Hv], [length, Hv, V]
-  std::vector<double> tolerance, slack;                  // [length, Hv, V] around the oracle; where no bits are promised
+  std::vector<float> conv, g, beta, out;  // [length, C], [length, Hv, G], [length, Hv], [length, Hv, V]
+  std::vector<double> tolerance, slack;   // [length, Hv, V] around the oracle; where no bits are promised
   std::map<int64_t, std::vector<std::byte>> checkpoint;  // by the position it stands at
   std::vector<std::byte> record[kPools];                 // [length, heads, width] as a ring shall hold them
 };
@@ -30,6 +30,14 @@ class World {
       : subject(subject), shape(shape), weights(shape), length(length) {
     for (int64_t i = 0; i < requests_ && failures.empty(); i++) decode(first_request + i);
   }
+  // The same requests under another subject: a mutant whose plain decoding stays sound.
+  World(const World& world, const Subject& other)
+      : subject(other),
+        shape(world.shape),
+        weights(world.weights),
+        length(world.length),
+        requests(world.requests),
+        failures(world.failures) {}
   World(const World&) = delete;
 
   // Whether the exact rule promises the bits of plain decoding.

@@ -13,13 +13,14 @@ namespace deltaring::test {
 struct Plain {
   std::vector<int32_t> tokens;             // prompt and output
   std::vector<std::vector<float>> logits;  // behind each output token's predecessor
+  size_t prompt = 0;                       // tokens of it
 };
 
 inline Plain decode_plain(const Weights& weights, RigOptions o, const std::vector<int32_t>& prompt, int64_t output) {
   o.seats = 1, o.T = 1, o.R = 0;
   Rig rig(weights, o);
   Sequence s = rig.start(prompt);
-  Plain plain;
+  Plain plain{.tokens = {}, .logits = {}, .prompt = prompt.size()};
   const auto keep = [&] {
     plain.logits.emplace_back(rig.stepper->logits().f32(0),
                               rig.stepper->logits().f32(0) + rig.model.config().vocab_size);
@@ -28,6 +29,33 @@ inline Plain decode_plain(const Weights& weights, RigOptions o, const std::vecto
   while (static_cast<int64_t>(s.tokens.size() - prompt.size()) < output) rig.step(s), keep();
   plain.tokens = s.tokens;
   return plain;
+}
+
+// What the last step emitted for a sequence whose rows start at `row` of the logits: "", or what plain decoding has
+// not.
+inline std::string difference(const Rig& rig, const Sequence& s, int64_t row, const Plain& plain) {
+  const size_t before = s.tokens.size() - static_cast<size_t>(s.emitted);
+  for (size_t j = 0; j < static_cast<size_t>(s.emitted); j++) {
+    if (s.tokens[before + j] != plain.tokens[before + j]) return "token " + std::to_string(before + j);
+    const std::vector<float>& want = plain.logits[before + j - plain.prompt];
+    const float* got = rig.stepper->logits().f32(row + static_cast<int64_t>(j));
+    if (std::memcmp(got, want.data(), want.size() * sizeof(float)) != 0)
+      return "logits behind token " + std::to_string(before + j - 1);
+  }
+  return "";
+}
+
+// One step of all rows; "" or what differs from plain decoding.
+inline std::string step_and_compare(Rig& rig, const std::vector<Sequence*>& rows,
+                                    const std::vector<const Plain*>& plains) {
+  rig.stepper->step(rows);
+  int64_t row = 0;
+  for (size_t b = 0; b < rows.size(); b++) {
+    const std::string what = difference(rig, *rows[b], row, *plains[b]);
+    if (!what.empty()) return what + " of row " + std::to_string(b);
+    row += rig.stepper->rows_of(b);
+  }
+  return "";
 }
 
 // Several requests in one batch, each with its own plain oracle; rows join, leave and come back in other seats. Returns
@@ -65,23 +93,10 @@ inline std::string run_schedule(const Weights& weights, RigOptions o, uint64_t s
       });
       if (all_done) break;
       if (rows.empty()) continue;
-      rig.stepper->step(rows);
-      int64_t row = 0;
-      for (size_t i = 0; i < rows.size(); i++) {
-        const size_t b = row_of[i];
-        const Sequence& s = *rows[i];
-        const Plain& plain = oracles[b];
-        const size_t before = s.tokens.size() - static_cast<size_t>(s.emitted);
-        for (int32_t j = 0; j < s.emitted; j++) {
-          if (s.tokens[before + j] != plain.tokens[before + j])
-            return "token " + std::to_string(before + j) + " of row " + std::to_string(b);
-          const std::vector<float>& want = plain.logits[before + j - prompt_sizes[b]];
-          if (std::memcmp(rig.stepper->logits().f32(row + j), want.data(), want.size() * sizeof(float)) != 0) {
-            return "logits behind token " + std::to_string(before + j - 1) + " of row " + std::to_string(b);
-          }
-        }
-        row += rig.stepper->rows_of(i);
-      }
+      std::vector<const Plain*> plains;
+      for (const size_t b : row_of) plains.push_back(&oracles[b]);
+      const std::string what = step_and_compare(rig, rows, plains);
+      if (!what.empty()) return what;
     }
     std::shuffle(sequences.begin(), sequences.end(), rng);
     for (const Sequence& s : sequences) rig.pool.free(s.seat);

@@ -66,13 +66,19 @@ TEST(StatePlan, PublishedCheckpointOf27B) {
   EXPECT_EQ(plan_state(shape_27b(), o).checkpoint_per_seat, 144 * kMiB);
 }
 
-// 128 requests at T=8 with bf16 states: 72 GiB of snapshots beside 9 GiB of live states, conv windows not counted.
-TEST(StatePlan, PublishedSnapshotsOf27B) {
+// 128 requests with their spare row at T=8 and bf16 states: 72.6 GiB of snapshots, or a ring of 3.04 GiB that holds 16
+// rows of corrected values in two halves. Ours holds R = 32 raw records in about the same.
+TEST(StatePlan, PublishedComparisonOf27B) {
+  const double rows = 129, gib = 1 << 30;
   StateOptions o = options(8);
-  o.checkpoint = DType::bf16;
-  const int64_t states = (8 + 1) * 72 * kMiB, windows = (8 + 1) * int64_t{48} * 3 * 10240 * 4;
-  EXPECT_EQ(snapshot_state_per_seat(shape_27b(), o), states + windows);
-  EXPECT_LT(plan_state(shape_27b(), o).ring_state_per_seat() * 3, snapshot_state_per_seat(shape_27b(), o));
+  o.checkpoint = o.record = DType::bf16;
+  const StatePlan ring = plan_state(shape_27b(), o);
+  const StatePlan snapshots = plan_state_as(StateRollback::snapshot, shape_27b(), o);
+  EXPECT_EQ(snapshots.snapshots_per_seat, 8 * 72 * kMiB);
+  EXPECT_NEAR(rows * static_cast<double>(snapshots.snapshots_per_seat) / gib, 72.6, 0.05);
+  EXPECT_EQ(o.ring.R, 32);
+  EXPECT_EQ(ring.records_per_seat, int64_t{48} * 32 * 16768) << "a record is 16,768 bytes a layer";
+  EXPECT_NEAR(rows * static_cast<double>(ring.records_per_seat) / gib, 3.04, 0.06);
 }
 
 TEST(StatePlan, SumsByHand) {
@@ -100,10 +106,49 @@ TEST(StatePlan, SumsByHand) {
   EXPECT_EQ(plan.conv_per_seat, 3 * 64 * 100 * 4);
   EXPECT_EQ(plan.kv_per_page, 5 * 2 * 2 * 32 * 24 * 2);
   EXPECT_GE(plan.pages, 5) << "129 positions in pages of 32";
-  EXPECT_EQ(plan.ring_state_per_seat(), plan.checkpoint_per_seat + plan.records_per_seat + plan.conv_per_seat);
-  const int64_t sum = 7 * plan.ring_state_per_seat() + plan.pages * plan.kv_per_page;
+  EXPECT_EQ(plan.state_per_seat(), plan.checkpoint_per_seat + plan.records_per_seat + plan.conv_per_seat);
+  const int64_t sum = 7 * plan.state_per_seat() + plan.pages * plan.kv_per_page;
   EXPECT_GE(plan.total, sum);
   EXPECT_LE(plan.total, sum + sum / 100);
+}
+
+TEST(StatePlan, SnapshotsByHand) {
+  StateOptions o = options(5);
+  o.seats = 3, o.ring.R = 17, o.rollback = StateRollback::snapshot, o.checkpoint = DType::bf16;
+  const StatePlan plan = plan_state(shape_27b(), o);  // no ring, no rule of rings
+  EXPECT_EQ(plan.checkpoint_per_seat, 72 * kMiB);
+  EXPECT_EQ(plan.snapshots_per_seat, 5 * 72 * kMiB);
+  EXPECT_EQ(plan.records_per_seat, 0);
+  EXPECT_EQ(plan.conv_rows, 3 + 5);
+  EXPECT_EQ(plan.conv_per_seat, int64_t{48} * 8 * 10240 * 4);
+  EXPECT_EQ(plan.state_per_seat(), 6 * 72 * kMiB + plan.conv_per_seat);
+  const int64_t sum = 3 * plan.state_per_seat() + plan.pages * plan.kv_per_page;
+  EXPECT_GE(plan.total, sum);
+  EXPECT_LE(plan.total, sum + 4096);
+  o.ring.T = 1;
+  EXPECT_EQ(plan_state(shape_27b(), o).snapshots_per_seat, 0) << "nothing is rejected in a window of one";
+}
+
+TEST(StatePlan, RollbacksDifferInTheStateAlone) {
+  StateOptions o = options(8);
+  o.checkpoint = DType::bf16;
+  const StatePlan replay = plan_state(shape_27b(), o);
+  const StatePlan snapshot = plan_state_as(StateRollback::snapshot, shape_27b(), o);
+  EXPECT_EQ(plan_state_as(StateRollback::replay, shape_27b(), o).total, replay.total);
+  EXPECT_EQ(snapshot.checkpoint_per_seat, replay.checkpoint_per_seat);
+  EXPECT_EQ(snapshot.kv_per_page, replay.kv_per_page);
+  EXPECT_EQ(snapshot.pages, replay.pages);
+  EXPECT_EQ(snapshot.total - replay.total, snapshot.state_per_seat() - replay.state_per_seat());
+  EXPECT_GT(snapshot.state_per_seat(), 3 * replay.state_per_seat());
+}
+
+TEST(StatePlan, GateChannelsAreRecorded) {
+  StateShape shape = shape_27b();
+  const StatePlan head = plan_state(shape, options(4));
+  shape.G = shape.K;
+  const StatePlan channel = plan_state(shape, options(4));
+  EXPECT_EQ(channel.records_per_seat - head.records_per_seat, int64_t{48} * 16 * 48 * (128 - 1) * 4);
+  EXPECT_EQ(channel.checkpoint_per_seat, head.checkpoint_per_seat);
 }
 
 TEST(StatePlan, ConvRowsReachBackFromEveryPositionOfTheRing) {
@@ -179,7 +224,7 @@ TEST(StatePlan, RefusesSizesThatAreNotPositive) {
     }
   }
   for (int64_t StateShape::*const field :
-       {&StateShape::gdn_layers, &StateShape::Hk, &StateShape::Hv, &StateShape::K, &StateShape::V,
+       {&StateShape::gdn_layers, &StateShape::Hk, &StateShape::Hv, &StateShape::K, &StateShape::V, &StateShape::G,
         &StateShape::conv_channels, &StateShape::taps, &StateShape::kv_layers, &StateShape::Hkv, &StateShape::D}) {
     StateShape shape = shape_27b();
     shape.*field = -1;

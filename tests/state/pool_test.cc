@@ -2,112 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
-#include <map>
+#include <limits>
 #include <random>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
+#include "support/pool_pieces.h"
 
-namespace deltaring {
+namespace deltaring::test {
 namespace {
-
-// Extents that are all different, odd where they may be, so that a swapped pair shows.
-StateShape small_shape() {
-  return {.gdn_layers = 3,
-          .Hk = 1,
-          .Hv = 3,
-          .K = 10,
-          .V = 6,
-          .conv_channels = 7,
-          .taps = 4,
-          .kv_layers = 2,
-          .Hkv = 2,
-          .D = 5};
-}
-
-StateOptions small_options() {
-  return {.seats = 4,
-          .kv_tokens = 100,
-          .page_rows = 8,
-          .ring = {.T = 4, .F = 8, .R = 16},
-          .checkpoint = DType::bf16,
-          .record = DType::f32,
-          .kv = DType::f16};
-}
-
-// Calls each(address) for every element of the view.
-void for_each_element(const View<1>& view, const std::function<void(char*)>& each) {
-  for (int64_t i = 0; i < view.shape[0]; i++) each(static_cast<char*>(view.address(i * view.stride[0])));
-}
-template <int N>
-void for_each_element(const View<N>& view, const std::function<void(char*)>& each) {
-  for (int64_t i = 0; i < view.shape[0]; i++) for_each_element(view[i], each);
-}
-
-// Every piece of state by a name; each(element address, bytes of an element).
-using Piece = std::function<void(const std::function<void(char*, size_t)>&)>;
-
-template <int N>
-Piece piece(const View<N>& view) {
-  return [view](const std::function<void(char*, size_t)>& each) {
-    for_each_element(view, [&](char* at) { each(at, size_of(view.dtype)); });
-  };
-}
-
-std::map<std::string, Piece> seat_pieces(const StatePool& pool, int64_t seat) {
-  std::map<std::string, Piece> pieces;
-  for (int64_t l = 0; l < pool.shape().gdn_layers; l++) {
-    const std::string at = " of layer " + std::to_string(l) + " seat " + std::to_string(seat);
-    const GdnState state = pool.gdn(l);
-    pieces["checkpoint" + at] = piece(state.checkpoint[seat]);
-    pieces["record_k" + at] = piece(state.record_k[seat]);
-    pieces["record_v" + at] = piece(state.record_v[seat]);
-    pieces["record_g" + at] = piece(state.record_g[seat]);
-    pieces["record_beta" + at] = piece(state.record_beta[seat]);
-    pieces["conv" + at] = piece(pool.conv_ring(l)[seat]);
-  }
-  return pieces;
-}
-
-std::map<std::string, Piece> page_pieces(const StatePool& pool) {
-  std::map<std::string, Piece> pieces;
-  for (int64_t l = 0; l < pool.shape().kv_layers; l++) {
-    for (int64_t p = 0; p < pool.plan().pages; p++) {
-      const std::string at = " of layer " + std::to_string(l) + " page " + std::to_string(p);
-      pieces["k" + at] = piece(pool.kv(l).k[p]);
-      pieces["v" + at] = piece(pool.kv(l).v[p]);
-    }
-  }
-  return pieces;
-}
-
-std::map<std::string, Piece> all_pieces(const StatePool& pool) {
-  std::map<std::string, Piece> pieces = page_pieces(pool);
-  for (int64_t seat = 0; seat < pool.options().seats; seat++) pieces.merge(seat_pieces(pool, seat));
-  return pieces;
-}
-
-void fill(const Piece& piece, int value) {
-  piece([value](char* at, size_t bytes) { std::memset(at, value, bytes); });
-}
-
-bool holds(const Piece& piece, int value) {
-  bool all = true;
-  piece([&](char* at, size_t bytes) {
-    all = all && std::all_of(at, at + bytes, [value](char c) { return c == static_cast<char>(value); });
-  });
-  return all;
-}
-
-std::vector<int32_t> pages_of(const StatePool& pool, int32_t seat, int64_t count) {
-  const KvPages kv = pool.kv(0);
-  return {kv.table + seat * kv.table_stride, kv.table + seat * kv.table_stride + count};
-}
 
 int64_t pages_for(const StatePool& pool, int64_t tokens) {
   return (tokens + pool.options().page_rows - 1) / pool.options().page_rows;
@@ -119,7 +22,7 @@ TEST(StatePool, ViewsHaveTheShapesOfTheContract) {
   EXPECT_EQ(state.checkpoint.shape, (std::array<int64_t, 4>{4, 3, 6, 10}));
   EXPECT_EQ(state.record_k.shape, (std::array<int64_t, 4>{4, 1, 16, 10}));
   EXPECT_EQ(state.record_v.shape, (std::array<int64_t, 4>{4, 3, 16, 6}));
-  EXPECT_EQ(state.record_g.shape, (std::array<int64_t, 3>{4, 3, 16}));
+  EXPECT_EQ(state.record_g.shape, (std::array<int64_t, 4>{4, 3, 16, 1}));
   EXPECT_EQ(state.record_beta.shape, (std::array<int64_t, 3>{4, 3, 16}));
   EXPECT_EQ(pool.conv_ring(2).shape, (std::array<int64_t, 3>{4, pool.plan().conv_rows, 7}));
   EXPECT_EQ(pool.kv(1).k.shape, (std::array<int64_t, 4>{pool.plan().pages, 2, 8, 5}));
@@ -130,39 +33,64 @@ TEST(StatePool, ViewsHaveTheShapesOfTheContract) {
   EXPECT_EQ(pool.conv_ring(0).dtype, DType::f32);
   EXPECT_EQ(pool.kv(0).k.dtype, DType::f16);
   EXPECT_EQ(state.checkpoint.stride[3], 1) << "K is contiguous";
+  EXPECT_FALSE(pool.snapshots(0)) << "replay keeps none";
+  StateShape kda = small_shape();
+  kda.G = kda.K;
+  EXPECT_EQ(StatePool(kda, small_options()).gdn(0).record_g.shape, (std::array<int64_t, 4>{4, 3, 16, 10}));
+}
+
+TEST(StatePool, SnapshotsTakeThePlaceOfRecords) {
+  StateOptions o = small_options();
+  o.rollback = StateRollback::snapshot, o.ring.R = 0;
+  const StatePool pool(small_shape(), o);
+  EXPECT_EQ(pool.snapshots(2).shape, (std::array<int64_t, 5>{4, 4, 3, 6, 10}));
+  EXPECT_EQ(pool.snapshots(2).dtype, DType::bf16);
+  EXPECT_EQ(pool.gdn(0).checkpoint.shape, (std::array<int64_t, 4>{4, 3, 6, 10}));
+  EXPECT_EQ(pool.conv_ring(0).shape, (std::array<int64_t, 3>{4, 3 + 4, 7}));
+  o.ring.T = 1;
+  EXPECT_FALSE(StatePool(small_shape(), o).snapshots(0)) << "one token a window is never undone";
+}
+
+// Pools of both kinds of rollback.
+std::vector<StateOptions> both_kinds() {
+  StateOptions snapshot = small_options();
+  snapshot.rollback = StateRollback::snapshot;
+  return {small_options(), snapshot};
 }
 
 // Every piece gets a byte of its own, in several rounds of 255; none may lose it to another.
 TEST(StatePool, NoPieceOverlapsAnother) {
-  const StatePool pool(small_shape(), small_options());
-  const std::map<std::string, Piece> pieces = all_pieces(pool);
-  ASSERT_GT(pieces.size(), 100u);
-  for (const int step : {1, 7}) {
-    int value = 0;
-    for (const auto& [name, bytes] : pieces) fill(bytes, value = (value + step) % 251);
-    value = 0;
-    for (const auto& [name, bytes] : pieces) EXPECT_TRUE(holds(bytes, value = (value + step) % 251)) << name;
+  for (const StateOptions& o : both_kinds()) {
+    const StatePool pool(small_shape(), o);
+    const Pieces pieces = all_pieces(pool);
+    ASSERT_GT(pieces.size(), 90u);
+    for (const int step : {1, 7}) {
+      int value = 0;
+      for (const auto& [name, bytes] : pieces) fill(bytes, value = (value + step) % 251);
+      value = 0;
+      for (const auto& [name, bytes] : pieces) EXPECT_TRUE(holds(bytes, value = (value + step) % 251)) << name;
+    }
   }
 }
 
 TEST(StatePool, AllocatesWhatWasPlanned) {
-  for (const int64_t seats : {1, 3, 32}) {
-    StateOptions o = small_options();
-    o.seats = seats;
-    const StatePool pool(small_shape(), o);
-    char *first = nullptr, *last = nullptr;
-    int64_t bytes_in_use = 0;
-    for (const auto& [name, piece] : all_pieces(pool)) {
-      piece([&](char* at, size_t bytes) {
-        first = first ? std::min(first, at) : at, last = std::max(last, at + bytes);
-        bytes_in_use += static_cast<int64_t>(bytes);
-      });
+  for (StateOptions o : both_kinds()) {
+    for (o.seats = 1; o.seats <= 33; o.seats *= 4) {
+      const StatePool pool(small_shape(), o);
+      char *first = nullptr, *last = nullptr;
+      int64_t bytes_in_use = 0;
+      for (const auto& [name, piece] : all_pieces(pool)) {
+        piece([&](char* at, size_t bytes) {
+          first = first ? std::min(first, at) : at, last = std::max(last, at + bytes);
+          bytes_in_use += static_cast<int64_t>(bytes);
+        });
+      }
+      const StatePlan& plan = pool.plan();
+      EXPECT_EQ(bytes_in_use, o.seats * plan.state_per_seat() + plan.pages * plan.kv_per_page);
+      const int64_t padding = 8 * static_cast<int64_t>(Arena::kAlignment);  // eight kinds of pieces
+      EXPECT_LE(last - first, plan.total);
+      EXPECT_GE(last - first, plan.total - 2 * padding);
     }
-    const StatePlan& plan = pool.plan();
-    EXPECT_EQ(bytes_in_use, seats * plan.ring_state_per_seat() + plan.pages * plan.kv_per_page);
-    const int64_t padding = 7 * static_cast<int64_t>(Arena::kAlignment);  // seven kinds of pieces
-    EXPECT_LE(last - first, plan.total);
-    EXPECT_GE(last - first, plan.total - 2 * padding);
   }
 }
 
@@ -178,8 +106,11 @@ TEST(StatePool, PiecesOfTheArenaAreAligned) {
 TEST(StatePool, SeatsComeCleanAndLeaveTheOthersAlone) {
   StatePool pool(small_shape(), small_options());
   for (int64_t i = 0; i < 4; i++) ASSERT_GE(pool.allocate(), 0);
-  for (const auto& [name, bytes] : all_pieces(pool)) fill(bytes, 0xff);
-  for (int32_t seat = 0; seat < 4; seat++) pool.cursor(seat) = {.folded = 8, .pos = 11};
+  fill(all_pieces(pool), 0xff);
+  for (int32_t seat = 0; seat < 4; seat++) {
+    ASSERT_TRUE(pool.reserve(seat, 11));
+    pool.commit(seat, 8, 11);
+  }
   ASSERT_TRUE(pool.reserve(2, 30));
   pool.free(2);
   ASSERT_EQ(pool.allocate(), 2);
@@ -232,17 +163,18 @@ TEST(StatePool, ReserveIsAllOrNothing) {
   EXPECT_TRUE(pool.reserve(a, 8)) << "the same page";
   EXPECT_EQ(pool.free_pages(), pages - 1);
   EXPECT_TRUE(pool.reserve(a, 9));
-  const std::vector<int32_t> before = pages_of(pool, a, 2);
+  const std::vector<int32_t> before = pages_of(pool, a, 16);
   EXPECT_FALSE(pool.reserve(a, pages * 8 + 1));
   EXPECT_EQ(pool.free_pages(), pages - 2);
-  EXPECT_EQ(pages_of(pool, a, 2), before);
+  EXPECT_EQ(pages_of(pool, a, 16), before);
   EXPECT_TRUE(pool.reserve(a, 3)) << "less than there is";
   EXPECT_EQ(pool.free_pages(), pages - 2);
   EXPECT_FALSE(pool.reserve(b, (pages - 1) * 8));
   EXPECT_TRUE(pool.reserve(b, (pages - 2) * 8));
   EXPECT_EQ(pool.free_pages(), 0);
-  EXPECT_EQ(pages_of(pool, a, 2), before);
+  EXPECT_EQ(pages_of(pool, a, 16), before);
   EXPECT_FALSE(pool.reserve(a, 17));
+  EXPECT_FALSE(pool.reserve(a, std::numeric_limits<int64_t>::max())) << "no number of tokens is too large to refuse";
   pool.free(b);
   EXPECT_TRUE(pool.reserve(a, 17));
 }
@@ -289,7 +221,7 @@ TEST(StatePool, EveryPageIsInOnePlace) {
         ASSERT_EQ(pool.reserve(seat, tokens), fits);
         refused += !fits;
         if (fits) {
-          const std::vector<int32_t> now = pages_of(pool, seat, want);
+          const std::vector<int32_t> now = pages_of(pool, seat, want * 8);
           ASSERT_TRUE(std::equal(pages.begin(), pages.end(), now.begin())) << "a page moved";
           pages = now;
         }
@@ -301,35 +233,12 @@ TEST(StatePool, EveryPageIsInOnePlace) {
         ASSERT_TRUE(page >= 0 && page < pool.plan().pages);
         ASSERT_TRUE(seen.insert(page).second) << "page " << page << " is in two places";
       }
-      ASSERT_EQ(pages_of(pool, seat, static_cast<int64_t>(pages.size())), pages);
+      ASSERT_EQ(pages_of(pool, seat, static_cast<int64_t>(pages.size()) * 8), pages);
     }
     ASSERT_EQ(static_cast<int64_t>(seen.size()) + pool.free_pages(), pool.plan().pages);
     ASSERT_EQ(static_cast<int64_t>(owned.size()) + pool.free_seats(), 4);
   }
   EXPECT_GT(refused, 100) << "the pages never ran out: the test is too mild";
-}
-
-TEST(StatePool, RewindsInsideTheRecordsOnly) {
-  StatePool pool(small_shape(), small_options());
-  const int32_t seat = pool.allocate();
-  for (int64_t pos = 16; pos <= 23; pos++) {
-    for (int64_t to = -3; to <= 30; to++) {
-      pool.cursor(seat) = {.folded = 16, .pos = pos};
-      if (to >= 16 && to <= pos) {
-        pool.rewind(seat, to);
-        EXPECT_EQ(pool.cursor(seat), (Cursor{.folded = 16, .pos = to}));
-        continue;
-      }
-      try {
-        pool.rewind(seat, to);
-        ADD_FAILURE() << "rewound from " << pos << " to " << to;
-      } catch (const Error& e) {
-        EXPECT_EQ(e.kind(), ErrorKind::invalid_argument);
-        EXPECT_NE(std::string(e.what()).find(std::to_string(to)), std::string::npos) << e.what();
-      }
-      EXPECT_EQ(pool.cursor(seat), (Cursor{.folded = 16, .pos = pos}));
-    }
-  }
 }
 
 TEST(StatePool, GrainIsTheGridsOnly) {
@@ -366,4 +275,4 @@ TEST(StatePool, EitherKindOfLayerMayBeMissing) {
 }
 
 }  // namespace
-}  // namespace deltaring
+}  // namespace deltaring::test

@@ -41,6 +41,7 @@ struct RigOptions {
   int threads = 1;
   int64_t seats = 1, T = 4, F = 8, R = 0, context = 512, prefill_chunk = 64;
   FoldPolicy policy = FoldPolicy::grid;
+  StateRollback rollback = StateRollback::replay;
   DType checkpoint = DType::f32, kv = DType::f32;
 };
 
@@ -56,6 +57,7 @@ class Rig {
               .kv_tokens = o.seats * o.context,
               .page_rows = 16,
               .ring = {.T = o.T, .F = o.F, .R = o.R ? o.R : default_ring_rows(o.T, o.F, o.policy), .policy = o.policy},
+              .rollback = o.rollback,
               .checkpoint = o.checkpoint,
               .kv = o.kv}),
         chunk_(o.prefill_chunk) {

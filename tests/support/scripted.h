@@ -1,5 +1,6 @@
 // A drafter that a test steers: it knows the true continuation and errs on purpose.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <random>
 #include <vector>
@@ -8,6 +9,11 @@
 
 namespace deltaring::test {
 
+// So many drafts, of which the first `right` are.
+struct Guess {
+  int32_t count, right;
+};
+
 class ScriptedDrafter final : public Drafter {
  public:
   explicit ScriptedDrafter(uint64_t seed, int64_t vocab) : rng_(seed), vocab_(vocab) {}
@@ -15,12 +21,19 @@ class ScriptedDrafter final : public Drafter {
   const char* name() const override { return "scripted"; }
   void truth(int32_t seat, std::vector<int32_t> tokens) { truth_[seat] = std::move(tokens); }
 
-  // Right for a random number of tokens, then wrong; as many tokens as asked for or fewer, now and then none.
+  // From now on the seat gets that, as far as it asks for so many.
+  void plan(int32_t seat, Guess guess) { plans_[seat] = guess; }
+
+  // Without a plan right for a random number of tokens, then wrong; as many tokens as asked for or fewer, now and then
+  // none.
   void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override {
     for (size_t b = 0; b < requests.size(); b++) {
       proposals[b] = {};
       if (requests[b].drafts == 0) continue;
-      const int32_t count = draw(requests[b].drafts + 1), right = draw(count + 1);
+      const auto plan = plans_.find(requests[b].seat);
+      const int32_t random = draw(requests[b].drafts + 1);
+      const int32_t count = plan == plans_.end() ? random : std::min(plan->second.count, requests[b].drafts);
+      const int32_t right = plan == plans_.end() ? draw(count + 1) : plan->second.right;
       const std::vector<int32_t>& truth = truth_[requests[b].seat];
       for (int32_t i = 0; i < count; i++) {
         const size_t at = requests[b].tokens.size() + static_cast<size_t>(i);
@@ -37,6 +50,7 @@ class ScriptedDrafter final : public Drafter {
   std::mt19937_64 rng_;
   int64_t vocab_;
   std::map<int32_t, std::vector<int32_t>> truth_;
+  std::map<int32_t, Guess> plans_;
 };
 
 }  // namespace deltaring::test

@@ -50,36 +50,46 @@ HWY_INLINE void Normalise(QkNorm norm, float scale, int64_t stride, float* x) {
   Scale(scale / length, stride, x, x);
 }
 
-// e^g of [K] gates into out [stride]. NaN stays NaN.
-HWY_INLINE void Decay(const float* g, int64_t K, int64_t stride, float* out) {
-  const hn::ScalableTag<float> d;
-  std::copy_n(g, K, out);
-  std::fill(out + K, out + stride, 0.0f);
-  for (int64_t c = 0; c < stride; c += LaneCount()) {
-    const auto x = hn::Load(d, out + c);
-    hn::Store(hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x)), d, out + c);
-  }
+// e^x, and NaN of NaN, which hn::Exp alone would turn into 0.
+template <class D, class V>
+HWY_INLINE V ExpOrNaN(D d, V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
 }
 
-// w <- w e; kw = k . w and qw = q . w of the new w.
-HWY_INLINE void DecayAndDot(float* HWY_RESTRICT w, const float* HWY_RESTRICT e, const float* HWY_RESTRICT k,
-                            const float* HWY_RESTRICT q, int64_t stride, float* kw, float* qw) {
+// x <- x e^s
+HWY_INLINE void ScaleByExp(const float* HWY_RESTRICT s, int64_t stride, float* HWY_RESTRICT x) {
+  const hn::ScalableTag<float> d;
+  for (int64_t c = 0; c < stride; c += LaneCount())
+    hn::Store(hn::Mul(hn::Load(d, x + c), ExpOrNaN(d, hn::Load(d, s + c))), d, x + c);
+}
+
+// s <- s + g; kw = k . (w e^s) and qw = q . (w e^s).
+HWY_INLINE void DecayedDots(const float* HWY_RESTRICT w, const float* HWY_RESTRICT g, const float* k, const float* q,
+                            int64_t stride, float* HWY_RESTRICT s, float* kw, float* qw) {
   const hn::ScalableTag<float> d;
   auto k_sum = hn::Zero(d), q_sum = hn::Zero(d);
   for (int64_t c = 0; c < stride; c += LaneCount()) {
-    const auto decayed = hn::Mul(hn::Load(d, w + c), hn::Load(d, e + c));
-    hn::Store(decayed, d, w + c);
+    const auto sum = hn::Add(hn::Load(d, s + c), hn::Load(d, g + c));
+    const auto decayed = hn::Mul(hn::Load(d, w + c), ExpOrNaN(d, sum));
+    hn::Store(sum, d, s + c);
     k_sum = hn::MulAdd(hn::Load(d, k + c), decayed, k_sum);
     q_sum = hn::MulAdd(hn::Load(d, q + c), decayed, q_sum);
   }
   *kw = hn::GetLane(hn::SumOfLanes(d, k_sum)), *qw = hn::GetLane(hn::SumOfLanes(d, q_sum));
 }
 
-// x <- x y
-HWY_INLINE void Multiply(float* HWY_RESTRICT x, const float* HWY_RESTRICT y, int64_t stride) {
+HWY_INLINE float Dot(const float* x, const float* y, int64_t stride) {
+  const hn::ScalableTag<float> d;
+  auto sum = hn::Zero(d);
+  for (int64_t c = 0; c < stride; c += LaneCount()) sum = hn::MulAdd(hn::Load(d, x + c), hn::Load(d, y + c), sum);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// out = x + y
+HWY_INLINE void Add(const float* x, const float* y, int64_t stride, float* out) {
   const hn::ScalableTag<float> d;
   for (int64_t c = 0; c < stride; c += LaneCount())
-    hn::Store(hn::Mul(hn::Load(d, x + c), hn::Load(d, y + c)), d, x + c);
+    hn::Store(hn::Add(hn::Load(d, x + c), hn::Load(d, y + c)), d, out + c);
 }
 
 // The pairs and decays of a segment whose rows x hold k^ and q^, for one decay a head: all dot products at once, times
@@ -89,9 +99,11 @@ HWY_INLINE void PrepareScalar(const GdnPlan& plan, GdnSegment& g) {
   HWY_ALIGN float dots[2 * kSegment * kRowBlock];
   RowsAhead nothing(nullptr, 0, 1);
   Dots({g.x, stride}, (m + kTileRows - 1) / kTileRows * kTileRows, g.x, 2 * m - g.records, stride, nothing, dots);
-  float since[kSegment], all = 1;  // e_{j..i} so far, and e_{..i}
+  // e_{j..i} so far, and e_{..i}. In double: a float product of factors just below 1 errs the same way at every factor,
+  // and with it the whole state.
+  double since[kSegment], all = 1;
   for (int64_t i = 0; i < m; i++) {
-    const float e = std::exp(g.tokens[i].g[0]), beta = g.tokens[i].beta;
+    const double e = std::exp(double{g.tokens[i].g[0]}), beta = g.tokens[i].beta;
     const float *kk = dots + i * kRowBlock, *kq = dots + (m + i - g.records) * kRowBlock;
     for (int64_t j = 0; j < i; j++) since[j] *= e, g.A[i * m + j] = beta * (since[j] * kk[j]);
     since[i] = 1;
@@ -99,7 +111,7 @@ HWY_INLINE void PrepareScalar(const GdnPlan& plan, GdnSegment& g) {
   }
   for (int64_t j = 0; j < m && g.moves; j++) Scale(since[j], stride, g.x + j * stride, g.w + j * stride);
   for (int64_t i = 0; i < m; i++) {
-    all *= std::exp(g.tokens[i].g[0]);
+    all *= std::exp(double{g.tokens[i].g[0]});
     Scale(all, stride, g.x + i * stride, g.x + i * stride);
     float* q = g.x + (m + i - g.records) * stride;
     if (i >= g.records) Scale(all, stride, q, q);
@@ -107,23 +119,30 @@ HWY_INLINE void PrepareScalar(const GdnPlan& plan, GdnSegment& g) {
   std::fill_n(g.e, stride, all);
 }
 
-// The same for one decay a key channel: w runs along, a vector for each token.
-HWY_INLINE void PrepareChannels(const GdnPlan& plan, GdnSegment& g, float* decay) {
+// The same for one decay a key channel. What was said of products of decays is met here by sums of their logarithms,
+// one for each pair: all of one sign, so that nothing cancels.
+HWY_INLINE void PrepareChannels(const GdnPlan& plan, GdnSegment& g, float* temporary) {
   const int64_t m = g.count, stride = plan.stride;
+  float *gate = temporary, *all = gate + stride, *since = all + stride;  // [stride], [stride], [m, stride]
+  std::fill_n(all, (1 + m) * stride, 0.0f);
   for (int64_t i = 0; i < m; i++) {
     float *k = g.x + i * stride, *q = i < g.records ? k : g.x + (m + i - g.records) * stride;
-    Decay(g.tokens[i].g, plan.K, stride, decay);
-    if (i == 0) std::copy_n(decay, stride, g.e);
-    if (i > 0) Multiply(g.e, decay, stride);
-    for (int64_t j = 0; j <= i; j++) {
-      float kw = 0, *w = g.w + j * stride;
-      if (j == i) std::copy_n(k, stride, w), std::fill_n(decay, stride, 1.0f);
-      DecayAndDot(w, decay, k, q, stride, &kw, &g.P[i * m + j]);
+    std::copy_n(g.tokens[i].g, plan.K, gate);
+    std::fill(gate + plan.K, gate + stride, 0.0f);
+    for (int64_t j = 0; j < i; j++) {
+      float kw = 0;
+      DecayedDots(g.w + j * stride, gate, k, q, stride, since + j * stride, &kw, &g.P[i * m + j]);
       g.A[i * m + j] = g.tokens[i].beta * kw;
     }
-    Multiply(k, g.e, stride);
-    if (q != k) Multiply(q, g.e, stride);
+    g.P[i * m + i] = Dot(q, k, stride);
+    std::copy_n(k, stride, g.w + i * stride);
+    Add(all, gate, stride, all);
+    ScaleByExp(all, stride, k);
+    if (q != k) ScaleByExp(all, stride, q);
   }
+  for (int64_t j = 0; j < m && g.moves; j++) ScaleByExp(since + j * stride, stride, g.w + j * stride);
+  std::fill_n(g.e, stride, 1.0f);
+  ScaleByExp(all, stride, g.e);
 }
 
 // The inputs of the next head lie behind those of this one.

@@ -18,7 +18,7 @@ namespace deltaring::cpu {
 constexpr int64_t kSegment = 16;   // the longest grain
 constexpr int64_t kRowBlock = 16;  // rows of S that go through a run of segments together: 8 KiB of first-level cache
 constexpr int64_t kTileRows = 4;   // of them meet a vector at a time
-constexpr int64_t kTemporary = 1;  // vectors that preparing a segment needs
+constexpr int64_t kTemporary = kSegment + 2;  // vectors that preparing a segment needs
 
 // One token as the op was given it.
 struct GdnToken {

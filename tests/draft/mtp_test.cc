@@ -1,0 +1,138 @@
+// The MTP head's context is side state: it goes where the seat goes, and what is drafted never depends on the way.
+#include "draft/mtp.h"
+
+#include <gtest/gtest.h>
+
+#include "support/rig.h"
+
+namespace deltaring::test {
+namespace {
+
+class Mtp : public testing::Test {
+ protected:
+  struct World {
+    explicit World(const Weights& weights, int64_t seats = 4)
+        : rig(weights, {.seats = seats, .T = 5, .context = 128, .checkpoint = DType::bf16}),
+          drafter(rig.model, rig.pool, 48) {
+      rig.use(&drafter);
+    }
+    // What the head proposes for the next step.
+    std::vector<int32_t> drafts(const Sequence& s, int32_t count = 4) {
+      const DraftRequest request{.seat = s.seat, .drafts = count, .tokens = s.tokens, .sampling = {}, .seed = 0};
+      Proposal proposal;
+      drafter.propose({&request, 1}, {&proposal, 1});
+      return proposal.tokens;
+    }
+    void step(Sequence& s, int count = 1) {
+      for (int i = 0; i < count; i++) s.max_drafts = 4, rig.step(s);
+    }
+    Rig rig;
+    MtpDrafter drafter;
+  };
+  const Weights weights_ = random_model(mini_config(), 51);
+  const std::vector<int32_t> prompt_{5, 4, 3, 2, 1, 5, 4};
+};
+
+TEST_F(Mtp, DraftsAreAFunctionOfTheTokens) {
+  World a(weights_), b(weights_);
+  Sequence s = a.rig.start(prompt_);
+  a.step(s, 10);
+  EXPECT_EQ(a.drafts(s).size(), 4u);
+  EXPECT_EQ(a.drafts(s), a.drafts(s)) << "asking leaves nothing behind";
+  // The same tokens by another way: one prompt, drafts that were never made.
+  const std::vector<int32_t> most(s.tokens.begin(), s.tokens.end() - 1);
+  const Sequence t = b.rig.start(most);
+  EXPECT_EQ(t.tokens, s.tokens);
+  EXPECT_EQ(b.drafts(t), a.drafts(s));
+}
+
+TEST_F(Mtp, CopiesDraftOnAsTheOriginalWould) {
+  World world(weights_);
+  Sequence s = world.rig.start(prompt_);
+  world.step(s, 6);
+  const std::vector<int32_t> want = world.drafts(s);
+  ASSERT_EQ(want.size(), 4u);
+  const int64_t pos = static_cast<int64_t>(s.tokens.size()) - 1;
+  Sequence copy = s, owned = s;
+  copy.seat = world.rig.pool.copy(s.seat);
+  const int32_t cached = world.rig.pool.snapshot(s.seat, pos);
+  world.rig.pool.share(cached);
+  owned.seat = world.rig.pool.own(cached);
+  for (const Sequence* other : {&copy, &owned}) {
+    ASSERT_TRUE(world.rig.pool.reserve(other->seat, 100));
+    EXPECT_EQ(world.drafts(*other), want);
+  }
+  // The copies and the original go on apart: other tokens in one of them are seen by no other.
+  copy.tokens.back() = (copy.tokens.back() + 1) % 48;
+  world.step(copy, 5);
+  EXPECT_EQ(world.drafts(s), want);
+  EXPECT_EQ(world.drafts(owned), want);
+  world.step(s, 5), world.step(owned, 5);
+  EXPECT_EQ(owned.tokens, s.tokens);
+  EXPECT_EQ(world.drafts(owned), world.drafts(s));
+}
+
+TEST_F(Mtp, AnImportDraftsOn) {
+  World from(weights_), to(weights_, 2);
+  Sequence s = from.rig.start(prompt_);
+  from.step(s, 6);
+  const std::vector<std::byte> file = from.rig.pool.export_seat(s.seat);
+  ASSERT_EQ(to.rig.pool.allocate(), 0);
+  Sequence there = s;
+  there.seat = to.rig.pool.import_seat(file);
+  ASSERT_TRUE(there.seat >= 0 && to.rig.pool.reserve(there.seat, 100));
+  for (int i = 0; i < 6; i++) {
+    EXPECT_EQ(to.drafts(there), from.drafts(s)) << i;
+    to.step(there), from.step(s);
+    EXPECT_EQ(there.tokens, s.tokens);
+  }
+  // A pool without a head has no place for its context.
+  Rig plain(weights_, {.T = 5, .checkpoint = DType::bf16});
+  EXPECT_THROW(plain.pool.import_seat(file), Error);
+}
+
+// Behind a rewind there is nothing to draft from, until the next step has been there; and never the old branch.
+TEST_F(Mtp, ARewindForgetsTheDraftsBehindIt) {
+  World world(weights_), fresh(weights_);
+  Sequence s = world.rig.start(prompt_);
+  world.step(s, 6);
+  Cursor c = world.rig.pool.cursor(s.seat);
+  while (c.pos == c.folded) world.step(s), c = world.rig.pool.cursor(s.seat);
+  for (int64_t to = c.pos; to >= c.folded; to--) {
+    world.rig.pool.rewind(s.seat, to);
+    s.tokens.resize(static_cast<size_t>(to) + 1);
+    EXPECT_EQ(world.drafts(s).size(), to == c.pos ? 4u : 0u) << to;
+  }
+  const std::vector<int32_t> seen = s.tokens;
+  world.step(s);
+  EXPECT_EQ(s.tokens.size(), seen.size() + 1) << "one token, no drafts";
+  const Sequence t = fresh.rig.start(seen);
+  EXPECT_EQ(t.tokens, s.tokens);
+  EXPECT_EQ(world.drafts(s), fresh.drafts(t));
+}
+
+TEST_F(Mtp, ANewRequestDoesNotDraftFromTheOld) {
+  World world(weights_, 1), fresh(weights_, 1);
+  Sequence old = world.rig.start(prompt_);
+  world.step(old, 6);
+  world.rig.pool.free(old.seat);
+  Sequence unborn{.seat = world.rig.pool.allocate(), .tokens = old.tokens};
+  ASSERT_TRUE(world.rig.pool.reserve(unborn.seat, 100));
+  EXPECT_TRUE(world.drafts(unborn).empty()) << "the state holds nothing yet";
+  world.rig.pool.free(unborn.seat);
+  const Sequence a = world.rig.start({9, 8, 7}), b = fresh.rig.start({9, 8, 7});
+  EXPECT_EQ(world.drafts(a), fresh.drafts(b));
+}
+
+TEST_F(Mtp, LeavesThePoolWhenItGoes) {
+  Rig rig(weights_, {.T = 4});
+  { const MtpDrafter drafter(rig.model, rig.pool, 48); }
+  Sequence s = rig.start(prompt_);
+  for (int i = 0; i < 5; i++) rig.step(s);
+  const int32_t before = s.seat;
+  rig.pool.free(s.seat);
+  EXPECT_EQ(rig.pool.allocate(), before);
+}
+
+}  // namespace
+}  // namespace deltaring::test

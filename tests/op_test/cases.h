@@ -1,0 +1,209 @@
+// The one table of cases: what op_test checks, times and asks backends for.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ops/replay_shape.h"
+
+namespace deltaring::op_test {
+
+using replay::Shape;
+
+struct Case {
+  const char* op;        // a member of OpTable
+  const char* model;     // whose head dims these are
+  Shape shape;           // checkpoint is the dtype of the state, whatever undoes a token
+  int64_t B = 1;         // rows
+  int64_t T = 4;         // tokens of a row, of the longest if ragged
+  int64_t n = 0;         // records of a row, its tokens behind the checkpoint
+  bool fold = false;     // all whole grains are folded; of snapshot_verify: no snapshots, every token is accepted
+  bool ragged = false;   // rows of length 0, 1, 3, T, ... with fewer records, and one without a seat
+  bool corners = false;  // gates and betas at their limits; keys that repeat, are collinear, zero, long and short
+
+  bool is(std::string_view name) const { return op == name; }
+
+  // Unique, and good for --filter.
+  std::string name() const {
+    const Shape& s = shape;
+    std::string text = fmt::format("{} {} ", op, model);
+    if (is("gdn_gates")) {
+      text += fmt::format("Hv={} G={}", s.Hv, s.G);
+    } else if (is("conv")) {
+      text += fmt::format("C={} taps={}", s.channels(), s.taps);
+    } else {
+      text += fmt::format("Hk={} Hv={} K={} V={} G={} {}", s.Hk, s.Hv, s.K, s.V, s.G, name_of(s.checkpoint));
+      if (!s.snapshots())
+        text += fmt::format("/{} F={}", name_of(s.record), s.grain() ? std::to_string(s.grain()) : "none");
+      if (s.norm == QkNorm::none) text += " norm=none";
+      if (s.scale != 0) text += fmt::format(" scale={}", s.scale);
+    }
+    text += fmt::format(" B={} T={} n={}", B, T, n);
+    if (fold) text += s.snapshots() ? " plain" : " fold";
+    if (ragged) text += " ragged";
+    return text + (corners ? " corners" : "");
+  }
+};
+
+namespace detail {
+
+using enum DType;
+
+constexpr Shape dims(int64_t Hk, int64_t Hv, int64_t K, int64_t V, int64_t G, DType state, DType record) {
+  return {.Hk = Hk, .Hv = Hv, .K = K, .V = V, .G = G, .checkpoint = state, .record = record, .F = 16};
+}
+constexpr Shape k0_8B(DType state, DType record = bf16) { return dims(16, 16, 128, 128, 1, state, record); }
+constexpr Shape k27B(DType state, DType record = bf16) { return dims(16, 48, 128, 128, 1, state, record); }
+constexpr Shape kKda(DType state, DType record = bf16) { return dims(16, 16, 128, 128, 128, state, record); }
+constexpr Shape kOdd(DType state, DType record = f16) { return dims(2, 6, 35, 13, 1, state, record); }
+constexpr Shape kOddKda(DType state, DType record = f16) { return dims(3, 3, 13, 35, 13, state, record); }
+constexpr Shape kOne = dims(1, 1, 1, 1, 1, f32, f32);
+constexpr Shape kWide = dims(1, 2, 256, 64, 1, bf16, bf16), kTall = dims(2, 2, 64, 256, 64, f16, f32);
+
+constexpr Shape grain(Shape s, int64_t F) { return s.F = F, s; }
+constexpr Shape off_grid(Shape s) { return s.policy = FoldPolicy::every, s; }
+constexpr Shape raw_keys(Shape s, float scale) { return s.norm = QkNorm::none, s.scale = scale, s; }
+constexpr Shape scaled(Shape s, float scale) { return s.scale = scale, s; }
+constexpr Shape snapshots(Shape s) { return s.rollback = replay::Rollback::snapshot, s.record = DType::f32, s; }
+constexpr Shape taps(Shape s, int64_t taps) { return s.taps = taps, s; }
+
+inline std::vector<Case> verify_cases() {
+  const char* op = "gdn_verify";
+  return {
+      {op, "0.8B", k0_8B(f32, f32), 1, 1, 0},
+      {op, "0.8B", k0_8B(f32), 1, 4, 7},
+      {op, "0.8B", k0_8B(bf16), 8, 4, 12},
+      {op, "0.8B", k0_8B(bf16), 4, 8, 20, true},
+      {op, "0.8B", grain(k0_8B(f16), 8), 4, 8, 7, false, true},
+      {op, "27B", k27B(f32), 1, 4, 15},
+      {op, "27B", k27B(bf16), 1, 8, 18, true},
+      {op, "27B", k27B(bf16), 2, 4, 6},
+      {op, "27B", k27B(bf16), 1, 16, 0},
+      {op, "27B", off_grid(k27B(f32)), 1, 4, 3, true},
+      {op, "kda", kKda(bf16), 1, 4, 7},
+      {op, "kda", kKda(f32, f32), 2, 8, 17, true},
+      {op, "odd", kOdd(bf16), 5, 7, 11, false, true},
+      {op, "odd", kOdd(f16, f32), 7, 16, 29, true, true},
+      {op, "odd", grain(kOdd(f32, f32), 8), 3, 32, 7},
+      {op, "odd", grain(kOdd(bf16, bf16), 8), 3, 32, 25, true},
+      {op, "odd", off_grid(kOdd(f16)), 3, 5, 9, true},
+      {op, "odd", off_grid(kOdd(f32)), 3, 5, 9},
+      {op, "odd", scaled(kOdd(f32), -0.5f), 2, 5, 9},
+      {op, "odd", kOdd(f16), 3, 7, 25},
+      {op, "odd", kOdd(bf16), 3, 7, 25, true},
+      {op, "odd", kOdd(bf16), 2, 24, 8, false, false, true},
+      {op, "odd", raw_keys(kOdd(f32), 1), 2, 24, 8, false, false, true},
+      {op, "odd_kda", kOddKda(bf16), 5, 9, 19, true, true},
+      {op, "odd_kda", kOddKda(f16), 2, 24, 8, false, false, true},
+      {op, "odd_kda", raw_keys(kOddKda(bf16, f32), 0.25f), 2, 24, 8, false, false, true},
+      {op, "one", kOne, 2, 3, 20, true},
+      {op, "wide", kWide, 2, 6, 10},
+      {op, "tall", kTall, 2, 6, 18, true},
+  };
+}
+
+// Prefill is verify with any fold_to up to the end; n is the tail that an earlier call left.
+inline std::vector<Case> prefill_cases() {
+  const char* op = "gdn_prefill";
+  return {
+      {op, "0.8B", k0_8B(f32), 1, 64, 0, true},
+      {op, "0.8B", k0_8B(bf16), 1, 9, 5},
+      {op, "27B", k27B(bf16), 1, 40, 5, true},
+      {op, "kda", kKda(bf16), 1, 33, 0, true},
+      {op, "odd", kOdd(bf16), 4, 70, 11, true, true},
+      {op, "odd", off_grid(kOdd(f32)), 2, 50, 3, true},
+      {op, "odd", grain(kOdd(f16), 8), 3, 65, 7, true, false, true},
+      {op, "odd_kda", kOddKda(bf16), 4, 48, 15, true, true},
+      {op, "odd_kda", raw_keys(kOddKda(f32, f32), 1), 2, 65, 7, true, false, true},
+      {op, "one", kOne, 3, 100, 0, true},
+      {op, "tall", kTall, 1, 20, 4, true},
+  };
+}
+
+inline std::vector<Case> fold_cases() {
+  const char* op = "gdn_fold";
+  return {
+      {op, "0.8B", k0_8B(f32), 1, 0, 16, true},
+      {op, "0.8B", k0_8B(bf16), 8, 0, 20, true},
+      {op, "27B", k27B(bf16), 1, 0, 16, true},
+      {op, "27B", k27B(f32), 1, 0, 9, false},
+      {op, "27B", off_grid(k27B(f32)), 1, 0, 5, true},
+      {op, "kda", kKda(bf16), 1, 0, 16, true},
+      {op, "odd", kOdd(bf16), 5, 0, 50, true, true},
+      {op, "odd", off_grid(kOdd(f16)), 5, 0, 21, true, true},
+      {op, "odd", kOdd(f32), 2, 0, 64, true},
+      {op, "odd", grain(kOdd(f32), 8), 2, 0, 26, true, false, true},
+      {op, "odd_kda", raw_keys(kOddKda(bf16), 1), 3, 0, 37, true, false, true},
+      {op, "one", kOne, 2, 0, 16, true},
+      {op, "wide", kWide, 2, 0, 17, true},
+  };
+}
+
+inline std::vector<Case> snapshot_cases() {
+  std::vector<Case> cases;
+  for (const char* op : {"snapshot_verify", "snapshot_commit"}) {
+    const std::vector<Case> both = {
+        {op, "0.8B", snapshots(k0_8B(f32)), 1, 4},
+        {op, "0.8B", snapshots(k0_8B(bf16)), 4, 8},
+        {op, "27B", snapshots(k27B(bf16)), 1, 4},
+        {op, "27B", snapshots(k27B(f32)), 1, 4},
+        {op, "kda", snapshots(kKda(bf16)), 1, 4},
+        {op, "odd", snapshots(kOdd(f16)), 5, 7, 0, false, true},
+        {op, "odd_kda", snapshots(kOddKda(f32)), 5, 16, 0, false, true},
+        {op, "one", snapshots(kOne), 3, 32},
+        {op, "wide", snapshots(kWide), 2, 6},
+    };
+    cases.insert(cases.end(), both.begin(), both.end());
+  }
+  const char* op = "snapshot_verify";
+  const std::vector<Case> verify = {
+      {op, "0.8B", snapshots(k0_8B(bf16)), 1, 1, 0, true},
+      {op, "odd", snapshots(kOdd(bf16)), 4, 40, 0, true, true},
+      {op, "odd", snapshots(raw_keys(kOdd(f32), 1)), 2, 40, 0, false, false, true},
+      {op, "odd_kda", snapshots(kOddKda(bf16)), 2, 40, 0, true, false, true},
+      {op, "odd_kda", snapshots(scaled(kOddKda(f16), 2)), 2, 30, 0, false, false, true},
+  };
+  cases.insert(cases.end(), verify.begin(), verify.end());
+  return cases;
+}
+
+// n counts the tokens before the window; fewer than taps-1 stand for the beginning of a request.
+inline std::vector<Case> conv_cases() {
+  const char* op = "conv";
+  return {
+      {op, "0.8B", k0_8B(f32), 1, 1, 100},
+      {op, "0.8B", k0_8B(f32), 8, 4, 77},
+      {op, "27B", k27B(f32), 1, 4, 9},
+      {op, "27B", k27B(f32), 4, 64, 0},
+      {op, "odd", kOdd(f32), 5, 7, 40, false, true},
+      {op, "odd", taps(kOdd(f32), 1), 3, 7, 1},
+      {op, "odd", taps(kOdd(f32), 6), 4, 9, 2},
+      {op, "odd", kOdd(f32), 2, 90, 5, false, false, true},
+      {op, "one", taps(kOne, 2), 3, 5, 3, false, true},
+  };
+}
+
+inline std::vector<Case> gates_cases() {
+  const char* op = "gdn_gates";
+  return {
+      {op, "0.8B", k0_8B(f32), 1, 1},
+      {op, "27B", k27B(f32), 8, 4},
+      {op, "27B", k27B(f32), 1, 256},
+      {op, "kda", kKda(f32), 2, 4},
+      {op, "odd", kOdd(f32), 1, 40, 0, false, false, true},
+      {op, "odd_kda", kOddKda(f32), 1, 40, 0, false, false, true},
+      {op, "odd", kOdd(f32), 3, 5},
+      {op, "one", kOne, 1, 1},
+  };
+}
+
+}  // namespace detail
+
+inline std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const auto& part : {detail::gates_cases(), detail::verify_cases(), detail::prefill_cases(), detail::fold_cases(),
+                           detail::conv_cases(), detail::snapshot_cases()})
+    all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+}  // namespace deltaring::op_test

@@ -1,0 +1,119 @@
+#include "op_test/modes.h"
+
+#include "base/error.h"
+#include "roofline.h"
+
+namespace deltaring::op_test {
+
+namespace {
+
+struct Entry {
+  const char* op;
+  bool (*has)(const OpTable&);
+  std::unique_ptr<Job> (*make)(const Case&, const Machine&, uint64_t seed);
+};
+
+constexpr Entry kEntries[] = {
+    {"gdn_gates", [](const OpTable& t) { return t.gdn_gates != nullptr; }, make_gates_job},
+    {"gdn_verify", [](const OpTable& t) { return t.gdn_verify != nullptr; }, make_gdn_job},
+    {"gdn_prefill", [](const OpTable& t) { return t.gdn_prefill != nullptr; }, make_gdn_job},
+    {"gdn_fold", [](const OpTable& t) { return t.gdn_fold != nullptr; }, make_gdn_job},
+    {"conv", [](const OpTable& t) { return t.conv != nullptr; }, make_conv_job},
+    {"snapshot_verify", [](const OpTable& t) { return t.snapshot_verify != nullptr; }, make_snapshot_verify_job},
+    {"snapshot_commit", [](const OpTable& t) { return t.snapshot_commit != nullptr; }, make_snapshot_commit_job},
+};
+
+const Entry& entry_of(const Case& c) {
+  for (const Entry& entry : kEntries)
+    if (c.is(entry.op)) return entry;
+  fail(ErrorKind::invalid_argument, "the case '{}' names no op", c.name());
+}
+
+// A case made and ready to be called, and what it runs on.
+struct Setup {
+  std::unique_ptr<Stream> stream;
+  Machine machine;
+  std::unique_ptr<Job> job;
+
+  Setup(const Case& c, const OpTable& table, const Options& options)
+      : stream(table.make_stream(options.threads)),
+        machine{table, *stream, replay::device_of(table)},
+        job(entry_of(c).make(c, machine, options.seed)) {}
+  void call() { job->call(), machine.device.wait(*stream); }
+};
+
+// Why the backend does not take the case, or nothing. Calls it once.
+std::optional<std::string> refusal(const Case& c, const OpTable& table, const Options& options,
+                                   std::optional<Setup>& setup) {
+  if (!table.make_stream || !entry_of(c).has(table)) return fmt::format("no {}", c.op);
+  try {
+    setup.emplace(c, table, options);
+    setup->call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+Outcome unsupported(const std::string& why) {
+  return {Status::unsupported, "unsupported: " + why, {{"status", "unsupported"}, {"why", why}}};
+}
+
+// Bytes per second of plain reads with as many threads, of memory as large as what the case moves. A device measures
+// its own memory: the backend is told apart here.
+double read_rate(int64_t bytes, int threads, int rounds) {
+  constexpr int64_t kPiece = 1 << 16;
+  const int64_t size = (bytes + kPiece - 1) / kPiece * kPiece;
+  const std::vector<std::byte> memory(size, std::byte{1});
+  ThreadPool pool(threads);
+  volatile uint64_t sink = 0;
+  const auto repeat = std::max<int64_t>(1, (1 << 22) / size);
+  const double seconds = bench::median_seconds(rounds, [&] {
+    for (int64_t i = 0; i < repeat; i++) sink = bench::read_all(pool, memory.data(), size);
+  });
+  return static_cast<double>(size * repeat) / seconds;
+}
+
+}  // namespace
+
+Outcome test(const Case& c, const OpTable& table, const Options& options) {
+  std::optional<Setup> setup;
+  if (const auto why = refusal(c, table, options, setup)) return unsupported(*why);
+  Failures failures;
+  setup->job->judge(failures);
+  if (failures.empty()) return {Status::ok, "ok", {{"status", "ok"}}};
+  const std::string command =
+      fmt::format("op_test --op {} --backend {} --mode test --seed {} --threads {} --filter '{}'", c.op, table.name,
+                  options.seed, options.threads, c.name());
+  std::string text = fmt::format("FAILED, to see it again: {}", command);
+  for (size_t i = 0; i < std::min<size_t>(failures.size(), 3); i++) text += "\n  " + failures[i];
+  if (failures.size() > 3) text += fmt::format("\n  and {} more", failures.size() - 3);
+  return {Status::failed, text, {{"status", "failed"}, {"failures", failures}, {"command", command}}};
+}
+
+Outcome measure(const Case& c, const OpTable& table, const Options& options) {
+  std::optional<Setup> setup;
+  if (const auto why = refusal(c, table, options, setup)) return unsupported(*why);
+  const double once = bench::median_seconds(3, [&] { setup->call(); });
+  const auto repeat = static_cast<int64_t>(std::clamp(1e-3 / std::max(once, 1e-9), 1.0, 1e4));
+  const double seconds = bench::median_seconds(options.rounds,
+                                               [&] {
+                                                 for (int64_t i = 0; i < repeat; i++) setup->call();
+                                               }) /
+                         static_cast<double>(repeat);
+  const int64_t bytes = setup->job->bytes();
+  const double rate = static_cast<double>(bytes) / seconds;
+  const double share = bytes ? rate / read_rate(bytes, options.threads, options.rounds) : 0;
+  return {Status::ok,
+          fmt::format("{:9.2f} us {:11} bytes {:7.2f} GB/s {:5.1f}% of a plain read", seconds * 1e6, bytes, rate * 1e-9,
+                      share * 100),
+          {{"status", "ok"}, {"us", seconds * 1e6}, {"bytes", bytes}, {"GB/s", rate * 1e-9}, {"share_of_read", share}}};
+}
+
+Outcome support(const Case& c, const OpTable& table, const Options& options) {
+  std::optional<Setup> setup;
+  if (const auto why = refusal(c, table, options, setup)) return unsupported(*why);
+  return {Status::ok, "supported", {{"status", "supported"}}};
+}
+
+}  // namespace deltaring::op_test
