@@ -67,9 +67,8 @@ class Life {
   ~Life() { pool_.detach(side_); }
 
   void live() {
-    for (int i = 0; i < 80 && !bytes_.empty(); i++) {
+    for (int i = 0; i < 48 && !bytes_.empty(); i++) {
       operate();
-      pool_.check_invariants();
       if (i % 4 == 0) check();
     }
     check();
@@ -329,6 +328,7 @@ class Life {
       require_same(layer_.check(pool_, seat, s.story));
     }
     require(pool_.free_seats() == free_seats, "the number of free seats");
+    pool_.check_invariants();
   }
 
   // Everybody reads its records once more and goes.

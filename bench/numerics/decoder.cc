@@ -155,8 +155,8 @@ class InPlace final : public Decoder {
     pos_ += acc;
     if (plain_) return;
     const auto kept = static_cast<int32_t>(acc);
-    ops_.snapshot_commit(
-        {.rows = row.rows(), .kept = &kept, .state = state_.view(), .snapshots = snapshots_.view()}, stream_);
+    ops_.snapshot_commit({.rows = row.rows(), .kept = &kept, .state = state_.view(), .snapshots = snapshots_.view()},
+                         stream_);
   }
 
   void state(std::span<float> S) override { state_.load(0, S); }
@@ -181,13 +181,7 @@ std::string Scheme::name() const {
 }
 
 Window::Window(const Shape& s, int64_t T)
-    : T(T),
-      q(T * s.Hk * s.K),
-      k(T * s.Hk * s.K),
-      v(T * s.Hv * s.V),
-      g(T * s.Hv),
-      beta(T * s.Hv),
-      out(T * s.Hv * s.V) {}
+    : T(T), q(T * s.Hk * s.K), k(T * s.Hk * s.K), v(T * s.Hv * s.V), g(T * s.Hv), beta(T * s.Hv), out(T * s.Hv * s.V) {}
 
 void Window::fill(const Tokens& tokens, int64_t first, int64_t genuine) {
   for (int64_t i = 0; i < T; i++) {
@@ -202,8 +196,7 @@ void Window::fill(const Tokens& tokens, int64_t first, int64_t genuine) {
 
 std::unique_ptr<Decoder> make_decoder(const Scheme& scheme, const Shape& shape, int64_t T,
                                       std::span<const float> initial, const OpTable& ops, Stream& stream) {
-  if (scheme.kind == Scheme::Kind::replay)
-    return std::make_unique<Replay>(scheme, shape, T, initial, ops, stream);
+  if (scheme.kind == Scheme::Kind::replay) return std::make_unique<Replay>(scheme, shape, T, initial, ops, stream);
   return std::make_unique<InPlace>(scheme, shape, T, initial, ops, stream);
 }
 

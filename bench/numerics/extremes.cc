@@ -24,7 +24,8 @@ void fill(std::vector<float>& x, size_t count, uint32_t name) {
 
 Tokens random_tokens(const Shape& s, int64_t count) {
   Tokens tokens{s, count, {}, {}, {}, std::vector<float>(count * s.Hv), std::vector<float>(count * s.Hv)};
-  fill(tokens.q, count * s.Hk * s.K, kQ), fill(tokens.k, count * s.Hk * s.K, kK), fill(tokens.v, count * s.Hv * s.V, kV);
+  fill(tokens.q, count * s.Hk * s.K, kQ), fill(tokens.k, count * s.Hk * s.K, kK),
+      fill(tokens.v, count * s.Hv * s.V, kV);
   return tokens;
 }
 
@@ -48,7 +49,8 @@ Tokens extreme_tokens(Keys keys) {
       tokens.beta[t * s.Hv + h] = pick(Extremes::kBetas, h % Extremes::kBetaKinds, kBeta, t * s.Hv + h);
     }
     // Collinear: the first token's key, either way round, short and long.
-    const auto length = static_cast<float>(std::exp(normal(kLength, 2 * t)) * (uniform(kLength, 2 * t + 1) < 0.5 ? -1 : 1));
+    const auto length =
+        static_cast<float>(std::exp(normal(kLength, 2 * t)) * (uniform(kLength, 2 * t + 1) < 0.5 ? -1 : 1));
     for (int64_t k = 0; k < s.K && keys != Keys::any; k++)
       tokens.k[t * s.K + k] = keys == Keys::zero ? 0 : round_to(DType::bf16, length * tokens.k[k]);
   }
@@ -94,9 +96,7 @@ double distance(const float* x, const double* exact, int64_t count) {
 
 }  // namespace
 
-const char* name_of(Keys keys) {
-  return keys == Keys::any ? "any" : keys == Keys::collinear ? "collinear" : "zero";
-}
+const char* name_of(Keys keys) { return keys == Keys::any ? "any" : keys == Keys::collinear ? "collinear" : "zero"; }
 
 Extremes run_extremes(const Scheme& scheme, Keys keys, const OpTable& ops, Stream& stream) {
   const Tokens tokens = extreme_tokens(keys);

@@ -19,9 +19,10 @@ struct Extremes {
   std::vector<double> state, out;
 };
 
-// 512 tokens through a replay scheme on the grid, from a state of normal numbers, windows of T = 8 at random acceptance.
-// The tolerance follows the chain in float64: each step adds 16 float32 roundings of the norms that it combines, each
-// grid point one rounding to the state's dtype, and decay takes its share of what there was. (I - beta k k^T adds none.)
+// 512 tokens through a replay scheme on the grid, from a state of normal numbers, windows of T = 8 at random
+// acceptance. The tolerance follows the chain in float64: each step adds 16 float32 roundings of the norms that it
+// combines, each grid point one rounding to the state's dtype, and decay takes its share of what there was. (I - beta k
+// k^T adds none.)
 Extremes run_extremes(const Scheme& scheme, Keys keys, const OpTable& ops, Stream& stream);
 
 // Half-lives for the question below, each a multiple of 16.

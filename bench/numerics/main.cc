@@ -131,7 +131,8 @@ class Study {
                     {"state_by_head", short_numbers(e.state.back())},
                     {"output_by_head", short_numbers(e.out.back())}};
     figures.update(ratios);
-    report_.add(prefix() + name, seconds, figures, fmt::format("state {:.2e}, output {:.2e}", state.back(), out.back()));
+    report_.add(prefix() + name, seconds, figures,
+                fmt::format("state {:.2e}, output {:.2e}", state.back(), out.back()));
   }
 
   void bits(const std::string& name, double seconds, size_t schedules, int64_t different) {

@@ -59,7 +59,8 @@ const StatePool::Seat& StatePool::taken(int32_t seat) const {
 }
 
 StatePool::Seat& StatePool::seat_in(int32_t seat, SeatState state) {
-  check(taken(seat).state == state, "seat {} is {}, want one that is {}", seat, name_of(seats_[seat].state),
+  taken(seat);  // or seats_[seat] is no seat
+  check(seats_[seat].state == state, "seat {} is {}, want one that is {}", seat, name_of(seats_[seat].state),
         name_of(state));
   return seats_[seat];
 }
@@ -98,7 +99,7 @@ void StatePool::free(int32_t seat) {
 
 bool StatePool::reserve(int32_t seat, int64_t tokens) {
   int64_t& used = seat_in(seat, SeatState::owned).pages;
-  const int64_t want = (tokens + options_.page_rows - 1) / options_.page_rows;
+  const int64_t want = tokens / options_.page_rows + (tokens % options_.page_rows > 0);
   if (want - used > free_pages()) return false;
   for (; used < want; used++) {
     const int32_t page = free_pages_.back();
@@ -206,7 +207,8 @@ SeatState StatePool::state_of(int32_t seat) const {
 }
 
 int32_t StatePool::references(int32_t cached) const {
-  check(state_of(cached) == SeatState::cached, "seat {} is {}, not cached", cached, name_of(state_of(cached)));
+  const SeatState state = state_of(cached);
+  check(state == SeatState::cached, "seat {} is {}, not cached", cached, name_of(state));
   return seats_[cached].references;
 }
 

@@ -36,8 +36,8 @@ struct Turn {
 
 class TinyLayer {
  public:
-  static constexpr int64_t Hk = 1, Hv = 2, K = 8, V = 4, kTaps = 4, D = 2, C = 2 * Hk * K + Hv * V;
-  static constexpr int64_t kTokens = 80, kStories = 16, kMostTokens = 128;
+  static constexpr int64_t Hk = 1, Hv = 2, K = 4, V = 2, kTaps = 4, D = 2, C = 2 * Hk * K + Hv * V;
+  static constexpr int64_t kTokens = 72, kStories = 14, kMostTokens = 128;
 
   explicit TinyLayer(const TinyOptions& options)
       : options_(options), G_(options.kda ? K : 1), width_(C + Hv * G_ + Hv + 2 * D) {
@@ -116,7 +116,7 @@ class TinyLayer {
   };
 
   static int64_t fork(int story) {
-    constexpr int64_t kForks[kStories] = {kTokens, 0, 2, 3, 5, 6, 8, 9, 11, 13, 14, 16, 19, 25, 31, 40};
+    constexpr int64_t kForks[kStories] = {kTokens, 0, 2, 3, 5, 6, 8, 9, 11, 13, 16, 19, 25, 40};
     return kForks[story];
   }
   static float number(uint64_t a, uint64_t b) {
