@@ -43,9 +43,14 @@ double median_seconds(int repetitions, const Body& body) {
   return median(samples);
 }
 
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define DELTARING_WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define DELTARING_WIDEST
+#endif
+
 // The sum of the words of a piece, with the widest loads of this machine.
-__attribute__((target_clones("avx512f", "avx2", "default"))) inline uint64_t sum_words(const std::byte* data,
-                                                                                       int64_t bytes) {
+DELTARING_WIDEST inline uint64_t sum_words(const std::byte* data, int64_t bytes) {
   constexpr int64_t kLanes = 32;
   uint64_t lanes[kLanes] = {};
   for (int64_t i = 0; i < bytes; i += sizeof(lanes)) {
@@ -62,9 +67,7 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) inline uint64_t sum
 inline uint64_t read_all(ThreadPool& pool, const std::byte* data, int64_t size) {
   constexpr int64_t kPiece = 1 << 16;
   std::vector<uint64_t> sums(size / kPiece);
-  pool.parallel_for(size / kPiece, [&](int64_t piece) {
-    sums[piece] = sum_words(data + piece * kPiece, kPiece);
-  });
+  pool.parallel_for(size / kPiece, [&](int64_t piece) { sums[piece] = sum_words(data + piece * kPiece, kPiece); });
   uint64_t sum = 0;
   for (uint64_t piece : sums) sum += piece;
   return sum;

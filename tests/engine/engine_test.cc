@@ -50,10 +50,9 @@ TEST(Engine, OptionsOfTheStateKeepSpeculationExact) {
     change(o);
     return o;
   };
-  const std::vector<EngineOptions> exact = {
-      option([](EngineOptions& o) { o.linear_replayssm_cache_len = 32; }),
-      option([](EngineOptions& o) { o.linear_replayssm_cache_len = 64; }),
-      option([](EngineOptions& o) { o.threads = 2; })};
+  const std::vector<EngineOptions> exact = {option([](EngineOptions& o) { o.linear_replayssm_cache_len = 32; }),
+                                            option([](EngineOptions& o) { o.linear_replayssm_cache_len = 64; }),
+                                            option([](EngineOptions& o) { o.threads = 2; })};
   const std::vector<EngineOptions> other_roundings = {
       option([](EngineOptions& o) { o.fold_grain = 16; }),
       option([](EngineOptions& o) { o.fold_policy = "every", o.linear_replayssm_cache_len = 16; }),

@@ -102,7 +102,9 @@ std::vector<testing::Fault<Args>> state_faults() {
        "record_k [seats, Hk, R, K] has 0 in R, want >= 1"},
       {[](auto& a) { a.grain = -1; }, "grain is -1"},
       {[](auto& a) { a.grain = 4; }, "grain is 4, want 8, 16 or 0"},
-      {[](auto& a) { a.state.record_g.shape[3] = 2, a.state.record_g.stride = {Hv * R * 2, R * 2, 2, 1}; },
+      {[](auto& a) {
+         a.state.record_g.shape[3] = 2, a.state.record_g.stride = {Hv * R * 2, R * 2, 2, 1};
+       },
        "2 gate channels a head, want 1 or K = 8"},
       {[](auto& a) { a.rows.count = -1; }, "rows.count is -1"},
       {[](auto& a) { a.rows.seat = nullptr; }, "rows of 2 need seat"},
