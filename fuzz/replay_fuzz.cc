@@ -157,13 +157,12 @@ class Life {
     return seat >= 0;
   }
 
-  // The story goes on as another one that is the same so far.
+  // The story goes on as another one that is the same so far, if there is one.
   void choose_story(Seat& seat) {
-    const int story = bytes_.draw(TinyLayer::kStories), now = seat.story;
-    for (int i = 0; i < TinyLayer::kStories && seat.story == now; i++) {
-      const int other = (story + i) % TinyLayer::kStories;
-      if (TinyLayer::agreement(now, other) >= seat.pos) seat.story = other;
-      if (other == now) return;
+    const int any = bytes_.draw(TinyLayer::kStories);
+    for (int i = 0; i < TinyLayer::kStories; i++) {
+      const int other = (any + i) % TinyLayer::kStories;
+      if (TinyLayer::agreement(seat.story, other) >= seat.pos) return void(seat.story = other);
     }
   }
 
@@ -174,7 +173,7 @@ class Life {
 
   void prefill(int32_t seat) {
     Seat& s = at(seat);
-    const int32_t length = 1 + bytes_.draw(40);
+    const int32_t length = 1 + bytes_.draw(20);
     if (refused(seat, s.state == SeatState::owned, [&] { pool_.reserve(seat, length); })) return;
     choose_story(s);
     if (s.pos + length > TinyLayer::kTokens || !pool_.reserve(seat, s.pos + length)) return;
@@ -298,9 +297,12 @@ class Life {
   // Damage is refused; signed anew it may be a state, though of nothing known.
   void import_damaged() {
     SeatFile bad = file_;
-    const bool header = bytes_.draw(2), good_sum = bytes_.draw(2);
-    const size_t place = header ? static_cast<size_t>(bytes_.draw(30)) * 8 + static_cast<size_t>(bytes_.draw(2))
-                                : static_cast<size_t>(bytes_.draw(256)) * 256 + static_cast<size_t>(bytes_.draw(256));
+    const bool good_sum = bytes_.draw(2);
+    // Anywhere, or in the first two bytes of a word of the header, or of the cursor.
+    const size_t low = static_cast<size_t>(bytes_.draw(2)), cursor = find_word(bad, exported_.pos);
+    size_t place = static_cast<size_t>(bytes_.draw(256)) * 256 + static_cast<size_t>(bytes_.draw(256));
+    if (place % 4 == 1) place = place / 4 % 24 * 8 + low;
+    if (place % 4 == 2) place = cursor - place / 4 % 2 * 8 + low;
     bad[place % bad.size()] ^= static_cast<std::byte>(1 + bytes_.draw(255));
     if (good_sum) sign(bad);
     const int64_t free_seats = pool_.free_seats(), free_pages = pool_.free_pages();
@@ -358,6 +360,9 @@ class Life {
 
 }  // namespace
 }  // namespace deltaring::test
+
+// The stacks of allocations would cost more than the allocations.
+extern "C" const char* __asan_default_options() { return "malloc_context_size=2"; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace deltaring::test;

@@ -141,7 +141,8 @@ class Study {
                 fmt::format("{} schedules, {} differing numbers", schedules, different));
   }
 
-  // The text: its gates, the largest number of any state, and what rounding an output to bfloat16 costs by itself.
+  // The text: its gates, the largest numbers of v and of any state, what rounding an output to bfloat16 costs by
+  // itself.
   Json text_figures() const {
     const int64_t Hv = tokens_.shape.Hv;
     std::vector<double> half_lives(Hv), betas(Hv);
@@ -158,6 +159,8 @@ class Study {
     return {{"at", marks_},
             {"half_life", short_numbers(half_lives)},
             {"mean_beta", short_numbers(betas)},
+            {"largest_value",
+             short_number(std::fabs(*std::ranges::max_element(tokens_.v, {}, [](float v) { return std::fabs(v); })))},
             {"largest_state", short_number(largest)},
             {"output_rounded_to_bfloat16", short_number(std::sqrt(error / norm))}};
   }

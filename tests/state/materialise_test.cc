@@ -16,9 +16,9 @@ namespace {
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
 
 // A seat with `records` of them behind a checkpoint at 8: T = 16 lets up to F - 1 + T pile up.
-int32_t seat_with_records(TinyLayer& layer, StatePool& pool, int32_t records, int story = 13) {
+int32_t seat_with_records(TinyLayer& layer, StatePool& pool, int32_t records, int story = 16) {
   const int32_t seat = pool.allocate();
-  EXPECT_TRUE(pool.reserve(seat, 72));
+  EXPECT_TRUE(pool.reserve(seat, 48));
   EXPECT_EQ(layer.prefill(pool, seat, story, 8 + std::min(records, 7)), "");
   if (records > 7) {
     const int32_t more = records - 7;
@@ -144,7 +144,7 @@ TEST(Materialise, OffTheGridVerifyRefuses) {
     const std::array<int32_t, 1> seats = {seat};
     materialise(pool, seats, layer.ops(), layer.stream());
     const Picture before = picture_of(pool);
-    EXPECT_EQ(refusal([&] { layer.step(pool, {{.seat = seat, .story = 13}}); }), ErrorKind::invalid_argument)
+    EXPECT_EQ(refusal([&] { layer.step(pool, {{.seat = seat, .story = 16}}); }), ErrorKind::invalid_argument)
         << records;
     EXPECT_EQ(pool.cursor(seat), (Cursor{8 + records, 8 + records}));
     const std::vector<std::byte> file = pool.export_seat(seat);
@@ -165,9 +165,9 @@ TEST(Materialise, OnTheGridTheSeatGoesOnBitForBit) {
       const int32_t seat = seat_with_records(layer, pool, records);
       const std::array<int32_t, 1> seats = {seat};
       materialise(pool, seats, layer.ops(), layer.stream());
-      ASSERT_EQ(layer.check(pool, seat, 13), "") << name_of(checkpoint) << ", " << records << " records";
+      ASSERT_EQ(layer.check(pool, seat, 16), "") << name_of(checkpoint) << ", " << records << " records";
       for (int i = 0; i < 8; i++) {
-        ASSERT_EQ(layer.step(pool, {{.seat = seat, .story = 13, .length = 5, .keep = 4, .noise = Noise::nan}}), "")
+        ASSERT_EQ(layer.step(pool, {{.seat = seat, .story = 16, .length = 5, .keep = 4, .noise = Noise::nan}}), "")
             << name_of(checkpoint) << ", " << records << " records";
       }
     }
@@ -191,7 +191,7 @@ TEST(Materialise, UnderSnapshotThereIsNothingToDo) {
   TinyLayer layer({.rollback = StateRollback::snapshot});
   StatePool pool(layer.shape(), layer.pool_options(1, 4));
   const int32_t seat = pool.allocate();
-  ASSERT_TRUE(pool.reserve(seat, 72));
+  ASSERT_TRUE(pool.reserve(seat, 48));
   ASSERT_EQ(layer.prefill(pool, seat, 0, 13), "");
   const Picture before = picture_of(pool);
   const std::array<int32_t, 1> seats = {seat};

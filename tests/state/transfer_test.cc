@@ -118,18 +118,18 @@ TEST(Transfer, Field_D13_WhatWasSavedStaysAsItIs) {
   TinyLayer layer({.checkpoint = DType::bf16});
   StatePool pool(layer.shape(), layer.pool_options(4, 4, 4));
   const int32_t seat = pool.allocate();
-  ASSERT_TRUE(pool.reserve(seat, 72));
+  ASSERT_TRUE(pool.reserve(seat, 48));
   ASSERT_EQ(layer.prefill(pool, seat, 0, 14), "");
   const SeatFile file = pool.export_seat(seat), saved = file;
   const int32_t cached = pool.snapshot(seat, 14);
   pool.share(cached);
   const int32_t other = pool.own(cached);
-  ASSERT_TRUE(pool.reserve(other, 72));
+  ASSERT_TRUE(pool.reserve(other, 48));
   for (int step = 0; step < 100; step++) {
     const Cursor c = pool.cursor(seat);
-    if (c.pos < 65) {
-      ASSERT_EQ(layer.step(pool, {{.seat = seat, .story = 11, .length = 4, .keep = step % 2, .noise = Noise::nan},
-                                  {.seat = other, .story = 13, .length = 2, .keep = step % 3 == 0}}),
+    if (c.pos < 40) {
+      ASSERT_EQ(layer.step(pool, {{.seat = seat, .story = 8, .length = 4, .keep = step % 2, .noise = Noise::nan},
+                                  {.seat = other, .story = 16, .length = 2, .keep = step % 3 == 0}}),
                 "");
     }
     if (step % 5 == 0) pool.rewind(seat, std::max(c.folded, c.pos - 2));
@@ -144,28 +144,28 @@ TEST(Transfer, AnImportedSeatContinuesBitForBit) {
   for (const bool kda : {false, true}) {
     for (const DType checkpoint : {DType::f32, DType::bf16, DType::f16}) {
       TinyLayer layer({.checkpoint = checkpoint, .record = checkpoint, .kda = kda, .F = kda ? 16 : 8});
-      for (int32_t left = 1; left <= 34; left += 3) {
+      for (int32_t left = 1; left <= 28; left += 3) {
         StatePool from(layer.shape(), layer.pool_options(2, 3, 8)), to(layer.shape(), layer.pool_options(5, 7, 2, 64));
         const int32_t seat = from.allocate();
         ASSERT_TRUE(from.reserve(seat, 40));
-        ASSERT_EQ(layer.prefill(from, seat, 13, (left + 1) / 2), "");
+        ASSERT_EQ(layer.prefill(from, seat, 16, (left + 1) / 2), "");
         while (from.cursor(seat).pos < left) {
-          ASSERT_EQ(layer.step(from, {{.seat = seat, .story = 13, .length = 3, .keep = 1, .noise = Noise::nan}}), "");
+          ASSERT_EQ(layer.step(from, {{.seat = seat, .story = 16, .length = 3, .keep = 1, .noise = Noise::nan}}), "");
         }
         fill(all_pieces(to), 0xff);
         ASSERT_GE(to.allocate(), 0);
         const int32_t there = to.import_seat(from.export_seat(seat));
-        ASSERT_TRUE(there >= 0 && to.reserve(there, 72));
+        ASSERT_TRUE(there >= 0 && to.reserve(there, 48));
         if (left % 2) to.rewind(there, to.cursor(there).folded);
-        while (to.cursor(there).pos < 65) {
-          ASSERT_EQ(layer.step(to, {{.seat = there, .story = 13, .length = 7, .keep = 5, .noise = Noise::huge}}), "");
+        while (to.cursor(there).pos < 40) {
+          ASSERT_EQ(layer.step(to, {{.seat = there, .story = 16, .length = 7, .keep = 5, .noise = Noise::huge}}), "");
         }
         // And what was computed there comes home, as far as the shorter ring reaches.
         const Cursor c = to.cursor(there);
         if (c.pos - c.folded + 3 > from.options().ring.R) continue;
         const int32_t home = from.import_seat(to.export_seat(there));
-        ASSERT_TRUE(home >= 0 && from.reserve(home, 72));
-        ASSERT_EQ(layer.step(from, {{.seat = home, .story = 13, .length = 3, .keep = 3}}), "");
+        ASSERT_TRUE(home >= 0 && from.reserve(home, 48));
+        ASSERT_EQ(layer.step(from, {{.seat = home, .story = 16, .length = 3, .keep = 3}}), "");
       }
     }
   }

@@ -37,7 +37,7 @@ struct Turn {
 class TinyLayer {
  public:
   static constexpr int64_t Hk = 1, Hv = 2, K = 4, V = 2, kTaps = 4, D = 2, C = 2 * Hk * K + Hv * V;
-  static constexpr int64_t kTokens = 72, kStories = 14, kMostTokens = 128;
+  static constexpr int64_t kTokens = 48, kStories = 32, kMostTokens = 128;
 
   explicit TinyLayer(const TinyOptions& options)
       : options_(options), G_(options.kda ? K : 1), width_(C + Hv * G_ + Hv + 2 * D) {
@@ -47,6 +47,7 @@ class TinyLayer {
     for (Buffer* b : {&in_, &conv_, &g_, &beta_, &out_}) b->resize(static_cast<size_t>(kMostTokens * width_));
     for (int story = 0; story < kStories; story++) tell(story);
     for (int story = 0; story < kStories; story++) decode_plainly(story);
+    plain_ = true;
   }
 
   StateShape shape() const {
@@ -77,7 +78,11 @@ class TinyLayer {
   }
 
   // Stories a and b have the same tokens before this position.
-  static int64_t agreement(int a, int b) { return a == b ? kTokens : std::min(fork(a), fork(b)); }
+  static int64_t agreement(int a, int b) {
+    for (int part = 0; part < kParts; part++)
+      if ((a ^ b) >> part & 1) return kForks[part];
+    return kTokens;
+  }
 
   // One verify of all turns and the commits behind it. Room must have been reserved. Returns "" or what differs.
   std::string step(StatePool& pool, const std::vector<Turn>& turns) { return run(pool, turns, false); }
@@ -115,10 +120,32 @@ class TinyLayer {
         std::vector<std::vector<std::byte>>(kTokens + 1);
   };
 
-  static int64_t fork(int story) {
-    constexpr int64_t kForks[kStories] = {kTokens, 0, 2, 3, 5, 6, 8, 9, 11, 13, 16, 19, 25, 40};
-    return kForks[story];
-  }
+  struct PackedRows {
+    std::vector<int32_t> start, seat, kept;
+    std::vector<int64_t> first, folded, fold_to;
+
+    void clear() {
+      start.assign(1, 0), seat.clear(), kept.clear();
+      first.clear(), folded.clear(), fold_to.clear();
+    }
+    void add(const Turn& turn, Cursor c, int64_t destination) {
+      start.push_back(start.back() + turn.length), seat.push_back(turn.seat), kept.push_back(turn.keep);
+      first.push_back(c.pos), folded.push_back(c.folded), fold_to.push_back(destination);
+    }
+    Rows view() const {
+      return {.count = static_cast<int32_t>(seat.size()),
+              .start = start.data(),
+              .seat = seat.data(),
+              .first = first.data(),
+              .folded = folded.data(),
+              .fold_to = fold_to.data()};
+    }
+  };
+
+  // A story has five parts, and bit i of its number chooses between two of the i-th.
+  static constexpr int kParts = 5;
+  static constexpr int64_t kForks[kParts] = {0, 3, 6, 10, 14};
+
   static float number(uint64_t a, uint64_t b) {
     return static_cast<float>(2 * uniform(a, static_cast<int64_t>(b), Coin::draft) - 1);
   }
@@ -126,23 +153,25 @@ class TinyLayer {
 
   void tell(int story) {
     for (int64_t p = 0; p < kTokens; p++) {
-      const uint64_t teller = static_cast<uint64_t>(p < fork(story) ? 0 : story);
-      for (int64_t i = 0; i < width_; i++) stories_[story].in.push_back(number(100 + teller, p * width_ + i));
+      int part = kParts - 1;
+      while (kForks[part] > p) part--;
+      const uint64_t teller = static_cast<uint64_t>(100 + 2 * part + (story >> part & 1));
+      for (int64_t i = 0; i < width_; i++) stories_[story].in.push_back(number(teller, p * width_ + i));
     }
   }
 
   void fill(int64_t token, const Turn& turn, int64_t p, int32_t index) {
     float* in = in_.data() + token * width_;
-    if (index < turn.keep) {
-      std::copy_n(input(turn.story, p), width_, in);
+    if (index < turn.keep || turn.noise == Noise::other) {
+      const int opposite = turn.story ^ (kStories - 1);
+      std::copy_n(input(index < turn.keep ? turn.story : opposite, p % kTokens), width_, in);
       return;
     }
     for (int64_t i = 0; i < width_; i++) {
       const float sign = i % 2 ? -1.0f : 1.0f;
       in[i] = turn.noise == Noise::nan        ? std::numeric_limits<float>::quiet_NaN()
               : turn.noise == Noise::infinite ? sign * INFINITY
-              : turn.noise == Noise::huge     ? sign * 1e38f
-                                              : number(7, p * width_ + i);
+                                              : sign * 1e38f;
     }
   }
 
@@ -201,54 +230,47 @@ class TinyLayer {
   }
 
   void commit(StatePool& pool, const std::vector<Turn>& turns, const Rows& rows, bool prefill) {
-    std::vector<int32_t> kept, seats;
-    for (const Turn& turn : turns) kept.push_back(turn.keep);
     if (pool.plan().snapshots_per_seat > 0 && !prefill) {
       ops_.snapshot_commit(
-          {.rows = rows, .kept = kept.data(), .state = pool.gdn(0).checkpoint, .snapshots = pool.snapshots(0)},
+          {.rows = rows, .kept = rows_.kept.data(), .state = pool.gdn(0).checkpoint, .snapshots = pool.snapshots(0)},
           *stream_);
     }
+    std::vector<int32_t> seats;
     for (size_t i = 0; i < turns.size(); i++) {
       if (turns[i].seat < 0) continue;
-      pool.commit(turns[i].seat, rows.fold_to[i], turns[i].keep), seats.push_back(turns[i].seat);
+      pool.commit(turns[i].seat, rows.fold_to[i], turns[i].keep);
+      if (options_.policy == FoldPolicy::every) seats.push_back(turns[i].seat);
     }
-    if (options_.policy == FoldPolicy::every) materialise(pool, seats, ops_, *stream_);
+    if (!seats.empty()) materialise(pool, seats, ops_, *stream_);
   }
 
   std::string run(StatePool& pool, const std::vector<Turn>& turns, bool prefill) {
-    std::vector<int32_t> start{0}, seat;
-    std::vector<int64_t> first, folded, fold_to;
+    rows_.clear();
     for (const Turn& turn : turns) {
       const Cursor c = turn.seat < 0 ? Cursor() : pool.cursor(turn.seat);
-      for (int32_t i = 0; i < turn.length; i++) fill(start.back() + i, turn, c.pos + i, i);
-      start.push_back(start.back() + turn.length);
-      seat.push_back(turn.seat), first.push_back(c.pos), folded.push_back(c.folded);
+      for (int32_t i = 0; i < turn.length; i++) fill(rows_.start.back() + i, turn, c.pos + i, i);
       const Cursor from{.folded = c.folded, .pos = c.pos + (prefill ? turn.length : 0)};
-      fold_to.push_back(plan_fold(from, options_.F, options_.policy));
+      rows_.add(turn, c, plan_fold(from, options_.F, options_.policy));
     }
-    const Rows rows{.count = static_cast<int32_t>(turns.size()),
-                    .start = start.data(),
-                    .seat = seat.data(),
-                    .first = first.data(),
-                    .folded = folded.data(),
-                    .fold_to = fold_to.data()};
+    const Rows rows = rows_.view();
     call(pool, rows, prefill);
     std::string difference;
-    for (size_t b = 0; b < turns.size() && !deciding_; b++) {
+    for (size_t b = 0; b < turns.size() && plain_; b++) {
       if (turns[b].seat < 0) continue;
-      const float* got = out_.data() + start[b] * Hv * V;
-      const float* want = stories_[turns[b].story].out.data() + first[b] * Hv * V;
-      if (std::memcmp(got, want, static_cast<size_t>(turns[b].keep * Hv * V) * sizeof(float)) != 0)
-        difference = "outputs from position " + std::to_string(first[b]) + " of seat " + std::to_string(turns[b].seat);
+      const float* got = out_.data() + rows.start[b] * Hv * V;
+      const float* want = stories_[turns[b].story].out.data() + rows.first[b] * Hv * V;
+      if (std::memcmp(got, want, static_cast<size_t>(turns[b].keep * Hv * V) * sizeof(float)) != 0) {
+        difference =
+            "outputs from position " + std::to_string(rows.first[b]) + " of seat " + std::to_string(turns[b].seat);
+      }
     }
     commit(pool, turns, rows, prefill);
     for (const Turn& turn : turns)
-      if (difference.empty() && !deciding_ && turn.seat >= 0) difference = check(pool, turn.seat, turn.story);
+      if (difference.empty() && plain_ && turn.seat >= 0) difference = check(pool, turn.seat, turn.story);
     return difference;
   }
 
   void decode_plainly(int story) {
-    deciding_ = true;
     StatePool pool(shape(), pool_options(1, 1));
     const int32_t seat = pool.allocate();
     pool.reserve(seat, kTokens);
@@ -258,7 +280,6 @@ class TinyLayer {
       const auto* data = static_cast<const std::byte*>(pool.gdn(0).checkpoint[seat].data);
       stories_[story].state[pool.cursor(seat).folded].assign(data, data + pool.plan().checkpoint_per_seat);
     }
-    deciding_ = false;
   }
 
   const TinyOptions options_;
@@ -268,7 +289,8 @@ class TinyLayer {
   Buffer weight_, A_log_, dt_bias_;
   Buffer in_, conv_, g_, beta_, out_;  // packed tokens
   std::vector<Story> stories_ = std::vector<Story>(kStories);
-  bool deciding_ = false;  // plain decoding has nothing to be compared with
+  bool plain_ = false;  // all stories have been decoded, and there is something to compare with
+  PackedRows rows_;
 };
 
 }  // namespace deltaring::test
