@@ -317,6 +317,25 @@ class Life {
     require(pool_.free_seats() == free_seats && pool_.free_pages() == free_pages, "a refused import left something");
   }
 
+  // On the grid a plain state goes on; elsewhere verify refuses it, so there a copy is taken.
+  void fold_all(int32_t from) {
+    const bool owned = at(from).state == SeatState::owned;
+    const std::vector<int32_t> seats = {owned && at(from).pos % pool_.grain() != 0 ? pool_.copy(from) : from};
+    if (seats[0] < 0 || refused(from, owned, [&] { materialise(pool_, seats, layer_.ops(), layer_.stream()); })) return;
+    materialise(pool_, seats, layer_.ops(), layer_.stream());
+    const Cursor c = pool_.cursor(seats[0]);
+    require(c.folded == c.pos && c.pos == at(from).pos, "a plain state with records");
+    if (seats[0] == from) return;
+    try {
+      layer_.step(pool_, {{.seat = seats[0], .story = at(from).story, .length = 0, .keep = 0}});
+      require(false, "a state off the grid was verified");
+    } catch (const Error& e) {
+      require(e.kind() == ErrorKind::invalid_argument, e.what());
+    }
+    pool_.free(seats[0]);
+    poison(seats[0]);
+  }
+
   void check() {
     int64_t free_seats = 0;
     for (int32_t seat = 0; seat < static_cast<int32_t>(seats_.size()); seat++) {

@@ -3,11 +3,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
 
 #include "base/error.h"
 
 namespace deltaring::numerics {
+
+namespace {
+
+// A chain that ended in NaN is infinitely worse than plain.
+double ratio(double scheme, double plain) {
+  const double r = scheme / plain;
+  return std::isnan(r) ? std::numeric_limits<double>::infinity() : r;
+}
+
+}  // namespace
 
 double short_number(double x) { return std::stod(fmt::format("{:.4g}", x)); }
 
@@ -48,10 +60,10 @@ Json Gate::compare(const std::string& group, const Errors& scheme, const Errors&
   std::vector<double> state, out;
   double head = 0;
   for (const size_t m : at_) {
-    state.push_back(over_heads(scheme.state[m]) / over_heads(plain.state[m]));
-    out.push_back(over_heads(scheme.out[m]) / over_heads(plain.out[m]));
+    state.push_back(ratio(over_heads(scheme.state[m]), over_heads(plain.state[m])));
+    out.push_back(ratio(over_heads(scheme.out[m]), over_heads(plain.out[m])));
     for (size_t h = 0; h < plain.state[m].size(); h++)
-      head = std::max({head, scheme.state[m][h] / plain.state[m][h], scheme.out[m][h] / plain.out[m][h]});
+      head = std::max({head, ratio(scheme.state[m][h], plain.state[m][h]), ratio(scheme.out[m][h], plain.out[m][h])});
   }
   for (size_t i = 0; i < at_.size(); i++) {
     worst->state[i] = std::max(worst->state[i], state[i]);
@@ -66,7 +78,6 @@ Json Gate::compare(const std::string& group, const Errors& scheme, const Errors&
 bool Gate::report(Report& report) const {
   bool passed = true;
   for (const Worst& w : groups_) {
-    // A NaN is no pass.
     const auto within = [](double ratio) { return ratio <= kLimit; };
     const bool ok = std::ranges::all_of(w.state, within) && std::ranges::all_of(w.out, within);
     passed = passed && ok;

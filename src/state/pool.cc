@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -32,7 +33,7 @@ StatePool::StatePool(const StateShape& shape, const StateOptions& options)
   conv_ = take<4>(DType::f32, {L, seats, plan_.conv_rows, C});
   kv_ = take<6>(options_.kv, {kv_layers, 2, plan_.pages, Hkv, options_.page_rows, D});
   seats_.resize(seats);
-  table_.resize(seats * plan_.pages);
+  table_.assign(seats * plan_.pages, -1);  // a page that was not reserved is refused by the ops
   page_references_.resize(plan_.pages);
   for (int64_t seat = seats; seat-- > 0;) free_seats_.push_back(static_cast<int32_t>(seat));
   for (int64_t page = plan_.pages; page-- > 0;) free_pages_.push_back(static_cast<int32_t>(page));
@@ -85,7 +86,7 @@ int32_t StatePool::allocate() {
 
 void StatePool::release_seat(int32_t seat) {
   for (int64_t i = seats_[seat].pages; i-- > 0;) {
-    const int32_t page = pages_of(seat)[i];
+    const int32_t page = std::exchange(pages_of(seat)[i], -1);
     if (--page_references_[page] == 0) free_pages_.push_back(page);
   }
   seats_[seat] = {};

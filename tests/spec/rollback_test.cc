@@ -64,7 +64,7 @@ TEST(Snapshot, TokensAreThoseOfReplay) {
         rms += double{replay.logits[i][id]} * replay.logits[i][id] / 48;
         apart = std::max(apart, std::fabs(double{replay.logits[i][id]} - snapshot.logits[i][id]));
       }
-      ASSERT_LT(apart, 1e-4 * std::sqrt(rms)) << "token " << i << " of prompt " << seed;
+      ASSERT_LT(apart, 1e-3 * std::sqrt(rms)) << "token " << i << " of prompt " << seed;
       const size_t at = replay.prompt + i;
       if (replay.tokens[at] == snapshot.tokens[at]) continue;
       const float gap = replay.logits[i][static_cast<size_t>(replay.tokens[at])] -

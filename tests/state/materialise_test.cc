@@ -166,7 +166,7 @@ TEST(Materialise, OnTheGridTheSeatGoesOnBitForBit) {
       const std::array<int32_t, 1> seats = {seat};
       materialise(pool, seats, layer.ops(), layer.stream());
       ASSERT_EQ(layer.check(pool, seat, 16), "") << name_of(checkpoint) << ", " << records << " records";
-      for (int i = 0; i < 8; i++) {
+      for (int i = 0; i < 5; i++) {
         ASSERT_EQ(layer.step(pool, {{.seat = seat, .story = 16, .length = 5, .keep = 4, .noise = Noise::nan}}), "")
             << name_of(checkpoint) << ", " << records << " records";
       }

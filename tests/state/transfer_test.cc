@@ -127,8 +127,8 @@ TEST(Transfer, Field_D13_WhatWasSavedStaysAsItIs) {
   ASSERT_TRUE(pool.reserve(other, 48));
   for (int step = 0; step < 100; step++) {
     const Cursor c = pool.cursor(seat);
-    if (c.pos < 40) {
-      ASSERT_EQ(layer.step(pool, {{.seat = seat, .story = 8, .length = 4, .keep = step % 2, .noise = Noise::nan},
+    if (c.pos < 40 && pool.cursor(other).pos < 40) {
+      ASSERT_EQ(layer.step(pool, {{.seat = seat, .story = 0, .length = 4, .keep = step % 2, .noise = Noise::nan},
                                   {.seat = other, .story = 16, .length = 2, .keep = step % 3 == 0}}),
                 "");
     }
