@@ -119,9 +119,10 @@ void StatePool::move(int32_t seat, Cursor to) {
 
 void StatePool::commit(int32_t seat, int64_t fold_to, int64_t acc) {
   const Seat& at = seat_in(seat, SeatState::owned);
-  const int64_t end = at.cursor.pos + acc;
+  int64_t end = 0;
+  const bool fits = !__builtin_add_overflow(at.cursor.pos, acc, &end);
   if (options_.rollback == StateRollback::snapshot) fold_to = end;
-  check(acc >= 0 && at.cursor.folded <= fold_to && fold_to <= end,
+  check(fits && acc >= 0 && at.cursor.folded <= fold_to && fold_to <= end,
         "seat {}: cannot keep {} tokens and fold to {} from folded {}, pos {}", seat, acc, fold_to, at.cursor.folded,
         at.cursor.pos);
   check(shape_.kv_layers == 0 || end <= at.pages * options_.page_rows, "seat {}: {} tokens in {} KV pages of {}", seat,

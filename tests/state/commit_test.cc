@@ -40,16 +40,15 @@ TEST(Commit, MovesTheCursorAsTheContractSays) {
 TEST(Commit, RefusesWhatNoVerifyCanHaveDone) {
   StatePool pool(small_shape(), small_options());
   const int32_t seat = seat_at_21(pool);
-  CountingSide side(4);
   const Picture before = picture_of(pool);
   struct Wrong {
     int64_t fold_to, acc;
   };
-  for (const auto& [fold_to, acc] :
-       {Wrong{16, -1}, Wrong{16, kLeast}, Wrong{15, 1}, Wrong{0, 1}, Wrong{-8, 1}, Wrong{kLeast, 1}, Wrong{23, 1},
-        Wrong{kMost, 1}, Wrong{16, 20}, Wrong{16, kMost}}) {
-    EXPECT_EQ(refusal([&] { pool.commit(seat, fold_to, acc); }), ErrorKind::invalid_argument) << fold_to << " " << acc;
-    EXPECT_EQ(picture_of(pool), before) << fold_to << " " << acc;
+  for (const Wrong& wrong : {Wrong{16, -1}, Wrong{16, kLeast}, Wrong{15, 1}, Wrong{0, 1}, Wrong{-8, 1},
+                             Wrong{kLeast, 1}, Wrong{23, 1}, Wrong{kMost, 1}, Wrong{16, 20}, Wrong{16, kMost}}) {
+    EXPECT_EQ(refusal([&] { pool.commit(seat, wrong.fold_to, wrong.acc); }), ErrorKind::invalid_argument)
+        << wrong.fold_to << " " << wrong.acc;
+    EXPECT_EQ(picture_of(pool), before) << wrong.fold_to << " " << wrong.acc;
   }
   pool.commit(seat, 16, 19);
   EXPECT_EQ(pool.cursor(seat), (Cursor{16, 40})) << "all that was reserved";

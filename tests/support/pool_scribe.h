@@ -18,6 +18,16 @@ inline uint32_t pattern(uint32_t value, uint32_t salt) {
   return h ^ h >> 13;
 }
 
+// Words of two bytes, no two neighbours alike; rows are whole words.
+inline void write(char* at, size_t bytes, uint32_t first) {
+  for (size_t i = 0; i < bytes; i += 2, first += 40503) std::memcpy(at + i, &first, 2);
+}
+inline bool is_written(const char* at, size_t bytes, uint32_t first) {
+  for (size_t i = 0; i < bytes; i += 2, first += 40503)
+    if (std::memcmp(at + i, &first, 2) != 0) return false;
+  return true;
+}
+
 // Calls each(address, bytes, salt); the salt tells the rows of a token from each other.
 template <int N, class Each>
 void rows_of(View<N> heads, int64_t row, uint32_t& salt, const Each& each) {
@@ -60,20 +70,14 @@ void each_row_of_token(const StatePool& pool, int32_t seat, int64_t p, Parts par
 
 inline void write_token(const StatePool& pool, int32_t seat, int64_t p, uint32_t value, Parts parts = {}) {
   each_row_of_token(pool, seat, p, parts, [value](char* at, size_t bytes, uint32_t salt) {
-    for (size_t i = 0; i < bytes; i += 2) {
-      const uint32_t word = detail::pattern(value, salt + static_cast<uint32_t>(i) * 8192);
-      std::memcpy(at + i, &word, 2);
-    }
+    detail::write(at, bytes, detail::pattern(value, salt));
   });
 }
 
 inline bool holds_token(const StatePool& pool, int32_t seat, int64_t p, uint32_t value, Parts parts) {
   bool same = true;
   each_row_of_token(pool, seat, p, parts, [&same, value](const char* at, size_t bytes, uint32_t salt) {
-    for (size_t i = 0; i < bytes && same; i += 2) {
-      const uint32_t word = detail::pattern(value, salt + static_cast<uint32_t>(i) * 8192);
-      same = std::memcmp(at + i, &word, 2) == 0;
-    }
+    same = same && detail::is_written(at, bytes, detail::pattern(value, salt));
   });
   return same;
 }
@@ -96,16 +100,15 @@ void each_state_row(const StatePool& pool, int32_t seat, const Each& each) {
 
 inline void write_state(const StatePool& pool, int32_t seat, uint32_t value) {
   each_state_row(pool, seat, [value](char* at, size_t bytes, uint32_t salt) {
-    const uint32_t word = value ? detail::pattern(value, salt) : 0;
-    for (size_t i = 0; i < bytes; i += 2) std::memcpy(at + i, &word, 2);
+    value ? detail::write(at, bytes, detail::pattern(value, salt)) : void(std::memset(at, 0, bytes));
   });
 }
 
 inline bool holds_state(const StatePool& pool, int32_t seat, uint32_t value) {
   bool same = true;
   each_state_row(pool, seat, [&same, value](const char* at, size_t bytes, uint32_t salt) {
-    const uint32_t word = value ? detail::pattern(value, salt) : 0;
-    for (size_t i = 0; i < bytes && same; i += 2) same = std::memcmp(at + i, &word, 2) == 0;
+    same = same && (value ? detail::is_written(at, bytes, detail::pattern(value, salt))
+                          : std::all_of(at, at + bytes, [](char c) { return c == 0; }));
   });
   return same;
 }

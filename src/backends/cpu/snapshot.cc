@@ -44,8 +44,8 @@ void snapshot_verify(const SnapshotVerifyArgs& a, Stream& stream) {
 // Memory traffic of a row that keeps a token: one state in, one out.
 void snapshot_commit(const SnapshotCommitArgs& a, Stream& stream) {
   check(a);
-  const auto [seats, Hv, V, K] = a.state.shape;
-  const size_t bytes = static_cast<size_t>(K) * size_of(a.state.dtype);
+  const int64_t Hv = a.state.shape[1], V = a.state.shape[2];
+  const size_t bytes = static_cast<size_t>(a.state.shape[3]) * size_of(a.state.dtype);
   pool_of(stream).parallel_for(a.rows.count * Hv, [&](int64_t task) {
     const int64_t b = task / Hv, h = task % Hv;
     if (a.rows.seat[b] < 0 || a.kept[b] == 0) return;
