@@ -18,6 +18,13 @@ namespace deltaring {
 // What becomes of q and k before use: l2 as above, none takes them as they are (q times scale).
 enum class QkNorm : uint8_t { l2, none };
 
+// What turns raw gates a and b into g and beta; null where the gates are given as they are used.
+struct GateWeights {
+  const float* A_log = nullptr;    // [Hv]
+  const float* dt_bias = nullptr;  // [Hv, G]
+  explicit operator bool() const { return A_log != nullptr; }
+};
+
 // One layer's share of the pools; the first dimension is the seat. Slot of position p is p % R.
 struct GdnState {
   View<4> checkpoint;   // [seats, Hv, V, K] f32, bf16 or f16: state after token folded-1
@@ -44,15 +51,17 @@ struct GdnGatesArgs {
 //            verify. Same bits as verify for any split of the tokens into calls.
 struct GdnVerifyArgs {
   Rows rows;
-  View<3> q, k;  // [tokens, Hk, K] f32
-  View<3> v;     // [tokens, Hv, V] f32
-  View<3> g;     // [tokens, Hv, G] f32
-  View<2> beta;  // [tokens, Hv] f32
+  View<3> q, k;  // [tokens, Hk, K] f32, bf16 or f16
+  View<3> v;     // [tokens, Hv, V] of the dtype of q and k
+  View<3> g;     // [tokens, Hv, G] f32; with gate weights raw a, f32, bf16 or f16
+  View<2> beta;  // [tokens, Hv] f32; with gate weights raw b, of the dtype of a
+  GateWeights gates = {};
   GdnState state;
   int64_t grain;  // F; 0 off the grid (FoldPolicy::every): then the state is rounded only where it is stored
   QkNorm norm = QkNorm::l2;
-  float scale = 0;  // of q^; 0 = K^-1/2
-  View<3> out;      // [tokens, Hv, V] f32
+  float scale = 0;         // of q^; 0 = K^-1/2
+  View<3> out;             // [tokens, Hv, V] f32, bf16 or f16
+  bool bit_exact = false;  // asks cuda for the exact rule in window tokens behind a grid point too; the others obey it
 };
 
 // Replays records [folded, fold_to) into the checkpoint; rows need no tokens (start may be null). Moves no cursor. To
@@ -65,7 +74,9 @@ struct GdnFoldArgs {
 };
 
 // Throw Error naming the offending argument with its symbolic shape; shared by every backend.
+// check_views looks at nothing behind a pointer, so that it serves arguments in any memory; the others contain it.
 void check(const GdnGatesArgs& args);
+void check_views(const char* op, const GdnVerifyArgs& args);
 void check_verify(const GdnVerifyArgs& args);
 void check_prefill(const GdnVerifyArgs& args);
 void check(const GdnFoldArgs& args);

@@ -6,8 +6,11 @@ namespace deltaring {
 
 // Row b owns tokens [start[b], start[b+1]) of the packed token list, at positions first[b], first[b]+1, ...
 // Rows may differ in length and be empty. seat -1 = no seat: nothing is read or written for it, its outputs are zeros.
+// The arrays lie where the backend computes. Where that is not the host's memory, the host cannot look into them: then
+// `longest` is needed, and a row whose numbers are impossible is taken for one without a seat.
 struct Rows {
   int32_t count = 0;                 // B
+  int32_t longest = 0;               // >= the tokens of every row
   const int32_t* start = nullptr;    // [B+1] ascending, start[0] = 0
   const int32_t* seat = nullptr;     // [B] index into the pools, or -1; no seat twice
   const int64_t* first = nullptr;    // [B] position of the row's first token = its cursor's pos

@@ -1,7 +1,6 @@
 #include "ops/snapshot.h"
 
 #include "ops/check_gdn.h"
-#include "ops/check_view.h"
 
 namespace deltaring {
 
@@ -20,13 +19,7 @@ void check(const SnapshotVerifyArgs& a) {
   const int64_t tokens = a.q.shape[0], Hk = a.q.shape[1], G = a.g.shape[2];
   check_output(op, "state [seats, Hv, V, K]", a.state, a.state.dtype, a.state.shape);
   check_heads(op, Hk, Hv, K, G);
-  check_view(op, "q [tokens, Hk, K]", a.q, DType::f32, {tokens, Hk, K});
-  check_view(op, "k [tokens, Hk, K]", a.k, DType::f32, {tokens, Hk, K});
-  check_view(op, "v [tokens, Hv, V]", a.v, DType::f32, {tokens, Hv, V});
-  check_view(op, "g [tokens, Hv, G]", a.g, DType::f32, {tokens, Hv, G});
-  check_view(op, "beta [tokens, Hv]", a.beta, DType::f32, {tokens, Hv});
-  check_output(op, "out [tokens, Hv, V]", a.out, DType::f32, {tokens, Hv, V});
-  check_scale(op, a.scale);
+  check_tokens(op, a, Hk, K, Hv, V, G);
   check(a.rows, seats, tokens);
   if (!a.snapshots) return;
   check_snapshots(op, a.state, a.snapshots);

@@ -11,16 +11,17 @@ namespace deltaring {
 // slot i of the row's seat receives the state behind its token first+i. Without (null) every token is accepted: plain
 // decoding and prefill, and the state itself moves to the end of the row. No causality is broken: see ops/gdn.h.
 struct SnapshotVerifyArgs {
-  Rows rows;          // folded, fold_to unused
-  View<3> q, k;       // [tokens, Hk, K] f32
-  View<3> v;          // [tokens, Hv, V] f32
-  View<3> g;          // [tokens, Hv, G] f32
-  View<2> beta;       // [tokens, Hv] f32
+  Rows rows;     // folded, fold_to unused
+  View<3> q, k;  // [tokens, Hk, K] f32, bf16 or f16
+  View<3> v;     // [tokens, Hv, V] of the dtype of q and k
+  View<3> g;     // [tokens, Hv, G] f32; with gate weights raw a, f32, bf16 or f16
+  View<2> beta;  // [tokens, Hv] f32; with gate weights raw b, of the dtype of a
+  GateWeights gates = {};
   View<4> state;      // [seats, Hv, V, K] f32, bf16 or f16
   View<5> snapshots;  // [seats, slots, Hv, V, K] of the state's dtype, or null; slots >= the longest row with a seat
   QkNorm norm = QkNorm::l2;
   float scale = 0;  // of q^; 0 = K^-1/2
-  View<3> out;      // [tokens, Hv, V] f32
+  View<3> out;      // [tokens, Hv, V] f32, bf16 or f16
 };
 
 // The state of row b's seat becomes snapshot kept[b] - 1; kept 0 leaves it. rows.start and first are unused.

@@ -4,6 +4,7 @@
 #include "backends/cpu/gdn_head.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/stream.h"
+#include "ops/in_f32.h"
 
 namespace deltaring::cpu {
 
@@ -123,10 +124,16 @@ void gdn_gates(const GdnGatesArgs& args, Stream&) {
 
 // Memory traffic of a row: its checkpoint once (written too where a fold is due), n records of Hk K + Hv V elements and
 // 4 Hv (G + 1) bytes in and T out, the window q, k, v, g, beta and out once.
-void gdn_verify(const GdnVerifyArgs& args, Stream& stream) { check_verify(args), advance(args, stream); }
+void gdn_verify(const GdnVerifyArgs& args, Stream& stream) {
+  check_verify(args);
+  in_f32(args, gdn_gates, stream, [&](const GdnVerifyArgs& a) { advance(a, stream); });
+}
 
 // Memory traffic of a row: as gdn_verify, but of its tokens only those from fold_to on are written as records.
-void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) { check_prefill(args), advance(args, stream); }
+void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) {
+  check_prefill(args);
+  in_f32(args, gdn_gates, stream, [&](const GdnVerifyArgs& a) { advance(a, stream); });
+}
 
 // Memory traffic of a row with a fold: its checkpoint in and out, the records [folded, fold_to) once.
 void gdn_fold(const GdnFoldArgs& args, Stream& stream) {

@@ -4,13 +4,13 @@
 #include "backends/cpu/gdn_head.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/stream.h"
+#include "ops/in_f32.h"
 
 namespace deltaring::cpu {
 
-// Memory traffic of a row: its state in, and with snapshots one state out a token, else one in all; the window q, k, v,
-// g, beta and out once.
-void snapshot_verify(const SnapshotVerifyArgs& a, Stream& stream) {
-  check(a);
+namespace {
+
+void advance(const SnapshotVerifyArgs& a, Stream& stream) {
   const int64_t Hv = a.v.shape[1], V = a.v.shape[2];
   pool_of(stream).parallel_for(a.rows.count * Hv, [&](int64_t task) {
     const int32_t b = static_cast<int32_t>(task / Hv), seat = a.rows.seat[b];
@@ -39,6 +39,15 @@ void snapshot_verify(const SnapshotVerifyArgs& a, Stream& stream) {
     }
     head.finish();
   });
+}
+
+}  // namespace
+
+// Memory traffic of a row: its state in, and with snapshots one state out a token, else one in all; the window q, k, v,
+// g, beta and out once.
+void snapshot_verify(const SnapshotVerifyArgs& args, Stream& stream) {
+  check(args);
+  in_f32(args, gdn_gates, stream, [&](const SnapshotVerifyArgs& a) { advance(a, stream); });
 }
 
 // Memory traffic of a row that keeps a token: one state in, one out.

@@ -5,6 +5,7 @@
 
 #include "backends/reference/delta_rule.h"
 #include "backends/reference/ops.h"
+#include "ops/in_f32.h"
 
 namespace deltaring::reference {
 
@@ -97,9 +98,15 @@ void gdn_gates(const GdnGatesArgs& args, Stream&) {
   }
 }
 
-void gdn_verify(const GdnVerifyArgs& args, Stream&) { check_verify(args), advance(args); }
+void gdn_verify(const GdnVerifyArgs& args, Stream& stream) {
+  check_verify(args);
+  in_f32(args, gdn_gates, stream, advance);
+}
 
-void gdn_prefill(const GdnVerifyArgs& args, Stream&) { check_prefill(args), advance(args); }
+void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) {
+  check_prefill(args);
+  in_f32(args, gdn_gates, stream, advance);
+}
 
 void gdn_fold(const GdnFoldArgs& args, Stream&) {
   check(args);

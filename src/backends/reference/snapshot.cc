@@ -3,11 +3,13 @@
 
 #include "backends/reference/delta_rule.h"
 #include "backends/reference/ops.h"
+#include "ops/in_f32.h"
 
 namespace deltaring::reference {
 
-void snapshot_verify(const SnapshotVerifyArgs& args, Stream&) {
-  check(args);
+namespace {
+
+void advance(const SnapshotVerifyArgs& args) {
   const Inputs inputs{args.q, args.k, args.v, args.g, args.beta, args.norm, args.scale, DType::f32};
   const int64_t Hv = args.v.shape[1], V = args.v.shape[2];
   for (int32_t b = 0; b < args.rows.count; b++) {
@@ -27,6 +29,13 @@ void snapshot_verify(const SnapshotVerifyArgs& args, Stream&) {
       if (!args.snapshots) rule.store(args.state[seat][head]);
     }
   }
+}
+
+}  // namespace
+
+void snapshot_verify(const SnapshotVerifyArgs& args, Stream& stream) {
+  check(args);
+  in_f32(args, gdn_gates, stream, advance);
 }
 
 void snapshot_commit(const SnapshotCommitArgs& args, Stream&) {
