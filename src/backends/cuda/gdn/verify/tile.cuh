@@ -1,0 +1,122 @@
+// A unit of work: some value heads of one key head of a row, their segments, and where their pieces lie in shared memory.
+//
+// Keys are numbered by their distance from the checkpoint: records 0..n-1, then the window n..n+T-1. A segment is a run
+// of keys that is computed from one state; the state of the next segment is the rounded fold of this one. Whole grains of
+// records are segments of their own whether they are stored or not, so no bit depends on the step that stores them.
+#pragma once
+#include "backends/cuda/gdn/verify/params.h"
+
+namespace deltaring::cuda {
+
+constexpr int kHead = 128;        // K = V
+constexpr int kKeyPitch = 320;    // bytes between q and k rows in shared memory: fragment reads meet no bank twice
+constexpr int kValuePitch = 272;  // bytes between v rows, likewise
+constexpr int kKeyTiles = 4;      // 8 keys each, the most of a segment: F-1 + 16 <= 32
+constexpr int kQueryTiles = 2;    // 8 queries each
+constexpr int kFragment = 768;    // bytes of a [16, 8] fragment in three bf16 parts
+constexpr int kSegments = 9;      // of a tile: 64 keys in grains of 8, and the rest
+
+// Coefficients of a segment, behind which the fragments lie: queries x keys for the outputs; with an update keys x keys
+// for the corrections, and the keys transposed.
+struct Coefficients {
+  float key[8 * kKeyTiles];      // beta e^G / |k|
+  float beta[8 * kKeyTiles];
+  float query[8 * kQueryTiles];  // e^G scale / |q|
+  float total;                   // e^G of the whole segment
+  float pad[3];
+};
+
+struct alignas(16) Segment {
+  int first, keys;     // its first key, and how many
+  int query, queries;  // its first window token, and how many
+  int update, store;   // is the state folded behind it, and stored?
+  int window;          // its first window key, counted within it
+  int block;           // bytes from a head's coefficients to the segment's
+  int transposed;      // bytes from the unit's tokens to the keys transposed, for an update
+  int pad[3];
+
+  __device__ int key_tiles() const { return (keys + 7) / 8; }
+  __device__ int query_tiles() const { return (queries + 7) / 8; }
+  __device__ int depth() const { return (keys + 15) / 16; }
+  // Bytes behind the block's start.
+  __device__ int outputs() const { return static_cast<int>(sizeof(Coefficients)); }
+  __device__ int corrections() const { return outputs() + depth() * query_tiles() * kFragment; }
+  __device__ int bytes() const { return corrections() + (update ? depth() * key_tiles() * kFragment : 0); }
+  __device__ int transposed_bytes() const { return update ? key_tiles() * 8 * kHead * 2 : 0; }
+};
+
+// The tokens block of a unit holds its keys, queries, the transposed keys and a head's coefficients after the other's.
+struct alignas(16) Unit {
+  int32_t seat;          // -1: zeros out, nothing else
+  int32_t key_head;
+  int32_t head, heads;   // its value heads
+  int32_t token;         // of the row's first window token
+  int32_t T, n;          // window tokens, records
+  int32_t slot;          // of the first record
+  int32_t segments;      // 0: nothing is read for it
+  int32_t coefficients;  // bytes from the tokens to the first head's; and of one head's
+  int32_t stride;
+  int32_t folds;         // fold_to - folded
+
+  __device__ int keys() const { return n + T; }
+  __device__ int queries() const { return keys() * kKeyPitch; }  // bytes from the tokens to the first query
+  __device__ int tokens_block() const { return segments > 0 ? (coefficients + heads * stride + 127) & -128 : 0; }
+  __device__ int state_block(int bytes) const { return segments > 0 ? (bytes + keys() * kValuePitch + 127) & -128 : 0; }
+};
+
+// What the row arrays say of a row, before anything is made of it.
+struct RawRow {
+  int32_t start, end, seat;
+  int64_t first, folded, fold_to;
+};
+__device__ __forceinline__ RawRow read_row(const VerifyParams& p, int b) {
+  return {p.start[b], p.start[b + 1], p.seat[b], p.first[b], p.folded[b], p.fold_to[b]};
+}
+
+__device__ __forceinline__ Unit unit_of(const VerifyParams& p, const RawRow& row, int key_head, int head, int heads) {
+  const int64_t n = row.first - row.folded, folds = row.fold_to - row.folded;
+  Unit unit{.seat = row.seat, .key_head = key_head, .head = head, .heads = heads, .token = row.start};
+  unit.T = row.end - row.start;
+  const bool tokens = row.start >= 0 && row.start <= row.end && row.end <= p.tokens;
+  if (!tokens) unit.token = 0, unit.T = 0;
+  const bool live = tokens && row.seat >= 0 && row.seat < p.seats && row.folded >= 0 && n >= 0 && folds >= 0 &&
+                    folds <= n && ((folds | row.folded) & ((1 << p.log2_F) - 1)) == 0 && unit.T <= p.T_max &&
+                    n + unit.T <= p.R;
+  if (!live) return unit.seat = -1, unit;
+  unit.n = static_cast<int32_t>(n), unit.folds = static_cast<int32_t>(folds);
+  unit.slot = static_cast<int32_t>(row.folded) & (p.R - 1);
+  return unit;
+}
+
+// Cuts the unit into segments, which one thread writes down.
+__device__ __forceinline__ void cut(const VerifyParams& p, Unit& unit, Segment* segments, bool writer) {
+  if (unit.seat < 0) return;
+  const int F = 1 << p.log2_F, due = unit.n & -F, all = unit.keys();
+  unit.coefficients = (all + unit.T) * kKeyPitch;
+#pragma unroll 1
+  for (int first = 0, end; first < (unit.T > 0 ? all : unit.folds); first = end) {
+    const bool record = first < due;
+    end = record || p.exact ? min((first & -F) + F, all) : all;
+    const int window = max(first, unit.n);
+    Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = max(end - window, 0)};
+    s.update = record || end < all, s.store = record && end == unit.folds;
+    s.window = window - first, s.block = unit.stride, s.transposed = unit.coefficients;
+    if (writer) segments[unit.segments] = s;
+    unit.segments++, unit.stride += s.bytes(), unit.coefficients += s.transposed_bytes();
+  }
+}
+
+// The ring slot of a key.
+__device__ __forceinline__ int slot_of(const VerifyParams& p, const Unit& unit, int key) {
+  return (unit.slot + key) & (p.R - 1);
+}
+
+__device__ __forceinline__ int64_t ring_at(const Strides& s, const Unit& unit, int head, int slot) {
+  return unit.seat * s.outer + (static_cast<int64_t>(head) * s.head + static_cast<int64_t>(slot) * s.row);
+}
+// Of an element of [tokens, heads, ...].
+__device__ __forceinline__ int64_t token_at(int token, int32_t token_stride, int head, int32_t head_stride) {
+  return static_cast<int64_t>(token) * token_stride + static_cast<int64_t>(head) * head_stride;
+}
+
+}  // namespace deltaring::cuda

@@ -1,0 +1,83 @@
+// The few instructions that CUDA C++ has no name for. sm_80 and up; bulk copies and their barriers from sm_90 on.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace deltaring::cuda {
+
+// d [16, 8] += a [16, 16] b [16, 8] in f32. With g = lane / 4 and t = lane % 4: a = rows {g, g+8} at k {2t, 2t+1}, then
+// at k {2t+8, 2t+9}; b = column g at the same k; d = row g at columns {2t, 2t+1}, then row g+8.
+__device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// 16 bytes from global to shared, in groups that are waited for in order.
+__device__ inline void copy_async(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ inline void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// --- programmatic dependent launch: the next kernel may start; wait for what the previous one wrote
+// -------------------
+
+__device__ inline void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
+
+// --- barriers in shared memory
+// ------------------------------------------------------------------------------------------
+
+using Barrier = uint64_t;
+
+__device__ inline void barrier_init(Barrier& b, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&b)), "r"(arrivals) : "memory");
+}
+__device__ inline void barrier_arrive(Barrier& b) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&b)) : "memory");
+}
+// Arrives, and the phase also waits for `bytes` of bulk copies.
+__device__ inline void barrier_expect(Barrier& b, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&b)), "r"(bytes)
+               : "memory");
+}
+__device__ inline void barrier_wait(Barrier& b, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(shared_address(&b)),
+      "r"(parity)
+      : "memory");
+}
+
+// Global to shared, both 16-byte aligned, a multiple of 16 bytes; counted by `b`.
+__device__ inline void bulk_load(void* to, const void* from, uint32_t bytes, Barrier& b) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(&b))
+               : "memory");
+}
+
+#endif
+
+}  // namespace deltaring::cuda
