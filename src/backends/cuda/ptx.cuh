@@ -27,6 +27,9 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// A line of global memory towards the multiprocessors.
+__device__ inline void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // --- programmatic dependent launch: the next kernel may start; wait for what the previous one wrote
 // -------------------
 
@@ -68,6 +71,20 @@ __device__ inline void barrier_wait(Barrier& b, uint32_t parity) {
       "}" ::"r"(shared_address(&b)),
       "r"(parity)
       : "memory");
+}
+
+__device__ inline bool barrier_test(Barrier& b, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(done)
+      : "r"(shared_address(&b)), "r"(parity)
+      : "memory");
+  return done != 0;
 }
 
 // Global to shared, both 16-byte aligned, a multiple of 16 bytes; counted by `b`.

@@ -10,12 +10,18 @@ namespace deltaring::cuda {
 namespace consume {
 
 // Where a warp stands: its rows of V, its lane, its head in shared memory.
+template <int kSlices>
 struct Place {
-  int v;  // the lane's first row; the next tile's is 16 further
+  static constexpr int kPitch = value_pitch(kSlices);
+  int v;      // the lane's first row in the slice; the next tile's is 16 further
+  int slice;  // which holds rows [slice, slice + 1) V / kSlices
   int lane, g, t, head;
   const char *keys, *queries, *values;  // the segment's first rows
   const char* block;                    // its coefficients
   char* state;                          // the lane's first row at channel 8t
+
+  // The lane's first row in the head.
+  __device__ int V() const { return kSlices == 1 ? v : slice * (kHead / kSlices) + v; }
 };
 
 // Columns 2t and 2t+1 of KT + QT tiles of 8 columns, keys then queries, for rows v (0, 1) and v+1 (2, 3) of M tiles.
@@ -23,10 +29,10 @@ template <int M, int KT, int QT>
 using Columns = float[M][KT + QT][4];
 
 // S k_j and S q_c. k and q are bf16 as they came and S is split exactly: f32 sums of exact products.
-template <int M, int KT, int QT, class Chunk>
-__device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) {
+template <int M, int KT, int QT, class Chunk, int kSlices>
+__device__ __forceinline__ void project(const Place<kSlices>& at, Columns<M, KT, QT>& d) {
   const int offset = at.g * kKeyPitch + at.t * 16;
-#pragma unroll
+#pragma unroll 2
   for (int c = 0; c < kChunks; c++) {
     uint4 x[KT + QT];
 #pragma unroll
@@ -53,8 +59,8 @@ __device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) 
 }
 
 // S k_j becomes R_j = beta_j v_j - beta_j e^(G_j) r_j S k_j; zeros behind the last key.
-template <int M, int KT, int QT>
-__device__ __forceinline__ void residuals(const Place& at, int keys, Columns<M, KT, QT>& d) {
+template <int M, int KT, int QT, int kSlices>
+__device__ __forceinline__ void residuals(const Place<kSlices>& at, int keys, Columns<M, KT, QT>& d) {
   const auto& c = *reinterpret_cast<const Coefficients*>(at.block);
 #pragma unroll
   for (int b = 0; b < KT; b++) {
@@ -62,9 +68,9 @@ __device__ __forceinline__ void residuals(const Place& at, int keys, Columns<M, 
     const float2 key = *reinterpret_cast<const float2*>(&c.key[j]), beta = *reinterpret_cast<const float2*>(&c.beta[j]);
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      const char* values = at.values + j * kValuePitch + 2 * (at.v + 16 * m);
+      const char* values = at.values + j * at.kPitch + 2 * (at.v + 16 * m);
       const uint32_t v0 = *reinterpret_cast<const uint32_t*>(values);
-      const uint32_t v1 = *reinterpret_cast<const uint32_t*>(values + kValuePitch);
+      const uint32_t v1 = *reinterpret_cast<const uint32_t*>(values + at.kPitch);
       float(&x)[4] = d[m][b];
       x[0] = j < keys ? fmaf(-key.x, x[0], beta.x * bf16_low(v0)) : 0;
       x[1] = j + 1 < keys ? fmaf(-key.y, x[1], beta.y * bf16_low(v1)) : 0;
@@ -77,7 +83,7 @@ __device__ __forceinline__ void residuals(const Place& at, int keys, Columns<M, 
 // A product of matrices cannot skip, so residuals that are not finite are taken out of it, and every result at or behind the
 // first of them in its row becomes NaN. first[r]: that key for rows v and v+1, or more than any key.
 template <int KT, int N>
-__device__ __forceinline__ bool contain(const Place& at, float (&d)[N][4], int (&first)[2]) {
+__device__ __forceinline__ bool contain(int t, float (&d)[N][4], int (&first)[2]) {
   float sum = 0;  // of zeros, unless one is not finite
 #pragma unroll
   for (int m = 0; m < 4 * KT; m++) sum = fmaf(d[m / 4][m % 4], 0.0f, sum);
@@ -88,7 +94,7 @@ __device__ __forceinline__ bool contain(const Place& at, float (&d)[N][4], int (
     float& x = d[m / 4][m % 4];
     if ((__float_as_uint(x) & 0x7f800000u) != 0x7f800000u) continue;
     x = 0;
-    first[m % 4 / 2] = min(first[m % 4 / 2], 8 * (m / 4) + 2 * at.t + m % 2);
+    first[m % 4 / 2] = min(first[m % 4 / 2], 8 * (m / 4) + 2 * t + m % 2);
   }
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -111,8 +117,8 @@ __device__ __forceinline__ void operand(const float (&x)[4], const float (&y)[4]
 }
 
 // S <- e^G S + U k^T, rounded to the state's dtype; to `stored` as well, if that is not null.
-template <int M, class Chunk>
-__device__ __forceinline__ void fold(const float (&u)[M][2][4], const Place& at, const Segment& s,
+template <int M, class Chunk, int kSlices>
+__device__ __forceinline__ void fold(const float (&u)[M][2][4], const Place<kSlices>& at, const Segment& s,
                                      const char* transposed, char* stored) {
   const float total = reinterpret_cast<const Coefficients*>(at.block)->total;
   const auto* pairs = reinterpret_cast<const uint4*>(transposed) + at.lane;
@@ -152,10 +158,10 @@ __device__ __forceinline__ void store_pair(const VerifyParams& p, int64_t at, fl
   }
 }
 
-template <int M, int KT, int QT>
-__device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, int queries, const Place& at,
+template <int M, int KT, int QT, int kSlices>
+__device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, int queries, const Place<kSlices>& at,
                                               const Columns<M, KT, QT>& d) {
-  int64_t to = token_at(token + 2 * at.t, p.out_token, at.head, p.out_head) + at.v;
+  int64_t to = token_at(token + 2 * at.t, p.out_token, at.head, p.out_head) + at.V();
 #pragma unroll
   for (int u = 0; u < 2 * QT; u++) {
 #pragma unroll
@@ -170,24 +176,24 @@ __device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, 
 }
 
 // The window's v as records.
-template <int M>
+template <int M, int kSlices>
 __device__ __forceinline__ void append_values(const VerifyParams& p, const Unit& unit, const char* values,
-                                              const Place& at) {
-  uint16_t* ring = p.record_v + ring_at(p.v_at, unit, at.head, 0) + at.v;
+                                              const Place<kSlices>& at) {
+  uint16_t* ring = p.record_v + ring_at(p.v_at, unit, at.head, 0) + at.V();
 #pragma unroll 1
   for (int key = unit.n + at.t; key < unit.keys(); key += 4) {
     uint16_t* to = ring + static_cast<int64_t>(slot_of(p, unit, key)) * p.v_at.row;
 #pragma unroll
     for (int m = 0; m < M; m++)
       reinterpret_cast<uint32_t*>(to)[8 * m] =
-          *reinterpret_cast<const uint32_t*>(values + key * kValuePitch + 2 * (at.v + 16 * m));
+          *reinterpret_cast<const uint32_t*>(values + key * at.kPitch + 2 * (at.v + 16 * m));
   }
 }
 
 // A segment of KT key tiles and QT query tiles. Every instance does the same to a column, whatever stands beside it.
-template <int M, int KT, int QT, class Chunk>
+template <int M, int KT, int QT, class Chunk, int kSlices>
 __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Unit& unit, const Segment& s,
-                                                const Place& at, float (&corrections)[M][2][4]) {
+                                                const Place<kSlices>& at, float (&corrections)[M][2][4]) {
   Columns<M, KT, QT> d = {};
   project<M, KT, QT, Chunk>(at, d);
   residuals<M, KT, QT>(at, s.keys, d);
@@ -196,7 +202,7 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
 #pragma unroll
   for (int m = 0; m < M; m++) {
     bad[m][0] = bad[m][1] = 8 * kKeyTiles;
-    contained |= contain<KT>(at, d[m], bad[m]);
+    contained |= contain<KT>(at.t, d[m], bad[m]);
   }
 #pragma unroll
   for (int u = 0; u < QT; u++) {
@@ -245,22 +251,23 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
 
 }  // namespace consume
 
-// Rows 16 M warp and on of head `head` of a unit. tokens holds keys, queries and what was prepared, `state` the state and
-// `values` the head's v. kWide: segments of more than 8 window tokens or more than 24 keys may come.
-template <int M, bool kWide, class Chunk>
+// Rows 16 M warp and on of a slice of head `head` of a unit. tokens holds keys, queries and what was prepared, `state` the
+// slice and behind it its v. kWide: segments of more than 8 window tokens or more than 24 keys may come.
+template <int M, bool kWide, int kSlices, class Chunk>
 __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
-                                             const char* tokens, char* state, const char* values, int warp, int lane) {
-  consume::Place at{.v = 16 * M * warp + 2 * (lane / 4), .lane = lane, .g = lane / 4, .t = lane % 4};
-  at.head = unit.head + head;
-  const int own = (at.v * kHead + 8 * at.t) * Chunk::kBytes;
-  at.state = state + own;
+                                             int slice, const char* tokens, char* state, int warp, int lane) {
+  consume::Place<kSlices> at{.v = 16 * M * warp + 2 * (lane / 4), .slice = slice, .lane = lane};
+  at.g = lane / 4, at.t = lane % 4, at.head = unit.head + head;
+  const char* const values = state + kHead * kHead / kSlices * Chunk::kBytes;
+  at.state = state + (at.v * kHead + 8 * at.t) * Chunk::kBytes;
+  const int own = (at.V() * kHead + 8 * at.t) * Chunk::kBytes;
   consume::append_values<M>(p, unit, values, at);
   const char* coefficients = tokens + unit.coefficients + head * unit.stride;
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++) {
     const Segment& s = segments[i];
     at.keys = tokens + s.first * kKeyPitch, at.queries = tokens + unit.queries() + s.query * kKeyPitch;
-    at.values = values + s.first * kValuePitch, at.block = coefficients + s.block;
+    at.values = values + s.first * at.kPitch, at.block = coefficients + s.block;
     float corrections[M][2][4] = {};
     const auto go = [&](auto kt, auto qt) { consume::consume_segment<M, kt, qt, Chunk>(p, unit, s, at, corrections); };
     using std::integral_constant;

@@ -5,8 +5,6 @@
 
 namespace deltaring::cuda {
 
-constexpr int kDirectThreads = 32 * (kHead / 16 + 1);
-
 __device__ __forceinline__ const char* state_of(const VerifyParams& p, const Unit& unit, int head, int bytes) {
   return static_cast<const char*>(p.state) + ring_at(p.state_at, unit, head, 0) * bytes;
 }
@@ -39,10 +37,10 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
   if (unit.seat < 0 || (unit.T == 0 && unit.folds == 0)) return;
   const int keys = unit.keys(), rows = keys + unit.T;
   char* const values = state + kStateBytes<Chunk>;
-  char* const tokens = values + keys * kValuePitch;
+  char* const tokens = values + keys * value_pitch(1);
   for (int i = threadIdx.x / 16; i < rows + keys; i += kDirectThreads / 16) {
     const uint16_t* from = i < rows ? token_row(p, unit, i) : value_row(p, unit, head, i - rows);
-    char* to = i < rows ? tokens + i * kKeyPitch : values + (i - rows) * kValuePitch;
+    char* to = i < rows ? tokens + i * kKeyPitch : values + (i - rows) * value_pitch(1);
     copy_async(to + threadIdx.x % 16 * 16, from + threadIdx.x % 16 * 8);
   }
   copy_commit();
@@ -52,26 +50,24 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
   cut(p, unit, segments, threadIdx.x == 0);
   auto& scratch = *reinterpret_cast<Scratch*>(tokens + unit.tokens_block());
   const bool preparer = warp == kHead / 16;
-  if (preparer) prepare::load_gates(p, unit, head, lane, scratch);
+  if (preparer) prepare::settle_gates(p, unit, head, prepare::fetch_gates(p, unit, head, lane), lane, scratch);
   copy_wait<1>();
   __syncthreads();
   if (preparer) prepare_head(p, unit, segments, 0, tokens, lane, scratch);
   copy_wait<0>();
   __syncthreads();
-  if (!preparer) consume_head<1, true, Chunk>(p, unit, segments, 0, tokens, state, values, warp, lane);
+  if (!preparer) consume_head<1, true, 1, Chunk>(p, unit, segments, 0, 0, tokens, state, warp, lane);
 }
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 
-constexpr int kPreparers = 6;
 // Groups of consumers take heads in turns: one waits for its matrices while the other loads.
-// Where segments may be wide there is one group of more warps, whose columns need the registers.
-template <bool kWide>
+// Where segments of 16-bit states may be wide there is one group of more warps, whose columns need the registers.
+template <class Chunk, bool kWide>
 struct Consumers {
-  static constexpr int kGroups = kWide ? 1 : 2, kTiles = kWide ? 1 : 2, kWarps = kHead / (16 * kTiles);
-  static constexpr int kAll = kGroups * kWarps;
+  static constexpr int kSlices = slices_of(Chunk::kBytes);
+  static constexpr int kGroups = kWide && kSlices == 1 ? 1 : 2, kWarps = 8 / kGroups, kTiles = kHead / (16 * kSlices * kWarps);
 };
-constexpr int kPipelineThreads = 32 * (Consumers<false>::kAll + kPreparers + 2);
 
 // How the launch divides its shared memory: bytes of the rings of token blocks and of state blocks, and of one scratch.
 struct PipelinePlan {
@@ -108,7 +104,7 @@ struct Pipeline {
   Barrier known[kUnits];     // the slot is filled in
   Barrier arrived[kUnits];   // k and q are there
   Barrier ready[kUnits];     // prepared, all heads
-  Barrier released[kUnits];  // consumed, all heads
+  Barrier released[kUnits];  // consumed, all heads, and passed by every preparer
   Barrier loaded[kStates];   // v and the state are there, and known
   Barrier empty[kStates];    // consumed
   UnitSlot units[kUnits];
@@ -177,6 +173,12 @@ __device__ __forceinline__ void produce_tokens(const VerifyParams& p, char* ring
 #pragma unroll 1
     for (int i = lane; i < rows; i += 32)
       bulk_load(ring + at + i * kKeyPitch, token_row(p, unit, i), kHead * 2, pipe.arrived[slot]);
+    // The gates are few and come late to whoever prepares them.
+    const int size = p.gate_dtype == DType::f32 ? 4 : 2;
+    if (lane < unit.T) {
+      prefetch(static_cast<const char*>(p.g) + token_at(unit.token + lane, p.g_token, unit.head, p.g_head) * size);
+      prefetch(static_cast<const char*>(p.beta) + token_at(unit.token + lane, p.beta_token, unit.head, p.beta_head) * size);
+    }
   }
   if (turn.count - oldest.count == kUnits) reclaim();
   __syncwarp();
@@ -187,7 +189,7 @@ __device__ __forceinline__ void produce_tokens(const VerifyParams& p, char* ring
 }
 
 // States and v.
-__device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes, char* ring, int ring_bytes,
+__device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes, int slices, char* ring, int ring_bytes,
                                                int lane, Pipeline& pipe) {
   ByteRing room{.size = ring_bytes};
   Turn<kStates> turn, oldest;
@@ -197,11 +199,11 @@ __device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes,
     barrier_wait(pipe.known[unit_turn.slot()], unit_turn.parity());
     const Unit& unit = pipe.units[unit_turn.slot()].unit;
     if (unit.heads == 0) return;
-    const int state_bytes = kHead * kHead * bytes;
-    const int need = unit.state_block(state_bytes), keys = need > 0 ? unit.keys() : 0;
+    const int state_bytes = kHead * kHead * bytes / slices, row_bytes = 2 * kHead / slices;
+    const int need = unit.state_block(kHead * kHead * bytes, slices), keys = need > 0 ? unit.keys() : 0;
 #pragma unroll 1
-    for (int head = unit.head; head < unit.head + unit.heads; head++, turn.count++) {
-      const int slot = turn.slot();
+    for (int i = 0; i < unit.heads * slices; i++, turn.count++) {
+      const int slot = turn.slot(), head = unit.head + i / slices, slice = i % slices;
 #pragma unroll 1
       while (room.free < room.charge(need) || turn.count - oldest.count == kStates) {
         barrier_wait(pipe.empty[oldest.slot()], oldest.parity());
@@ -212,51 +214,88 @@ __device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes,
       const int charge = room.charge(need), at = room.take(need);
       if (lane == 0) {
         pipe.at[slot] = at, pipe.charge[slot] = charge;
-        barrier_expect(pipe.loaded[slot], need > 0 ? keys * kHead * 2 + state_bytes : 0);
-        if (need > 0) bulk_load(ring + at, state_of(p, unit, head, bytes), state_bytes, pipe.loaded[slot]);
+        barrier_expect(pipe.loaded[slot], need > 0 ? keys * row_bytes + state_bytes : 0);
+        if (need > 0) {
+          const char* from = state_of(p, unit, head, bytes) + slice * state_bytes;
+          bulk_load(ring + at, from, state_bytes, pipe.loaded[slot]);
+        }
       }
       __syncwarp();
 #pragma unroll 1
-      for (int i = lane; i < keys; i += 32)
-        bulk_load(ring + at + state_bytes + i * kValuePitch, value_row(p, unit, head, i), kHead * 2, pipe.loaded[slot]);
+      for (int key = lane; key < keys; key += 32) {
+        const uint16_t* from = value_row(p, unit, head, key) + slice * (kHead / slices);
+        bulk_load(ring + at + state_bytes + key * value_pitch(slices), from, row_bytes, pipe.loaded[slot]);
+      }
     }
   }
 }
 
 // A preparer takes every kPreparers-th head.
+struct Task {
+  Turn<kUnits> turn;
+  int head;  // of the unit, or beyond it
+
+  // Moves on to the unit that has the head. False when it is not known yet, if nobody may wait, or not there (0 heads).
+  // Who waits has done with the units before: `left` of them have been told so.
+  __device__ bool find(Pipeline& pipe, int lane, int* left) {
+    for (;; turn.count++) {
+      Barrier& known = pipe.known[turn.slot()];
+      if (left) {
+        for (; *left < turn.count; ++*left) {
+          if (lane == 0) barrier_arrive(pipe.released[*left % kUnits]);
+        }
+        barrier_wait(known, turn.parity());
+      } else if (!__all_sync(~0u, barrier_test(known, turn.parity()))) {
+        return false;
+      }
+      const int heads = pipe.units[turn.slot()].unit.heads;
+      if (head < heads || heads == 0) return heads > 0;
+      head -= heads;
+    }
+  }
+};
+
 __device__ __forceinline__ void prepare_all(const VerifyParams& p, char* tokens, int preparer, int lane,
                                             Scratch& scratch, Pipeline& pipe) {
-  Turn<kUnits> turn;
-  int head = preparer;  // of the unit
+  Task task{.head = preparer};
+  prepare::Gates gates;
+  bool fetched = false;
+  int left = 0;
 #pragma unroll 1
-  for (;; turn.count++) {
-    const int slot = turn.slot();
-    barrier_wait(pipe.known[slot], turn.parity());
+  while (task.find(pipe, lane, &left)) {
+    const int slot = task.turn.slot();
     const UnitSlot& s = pipe.units[slot];
     const Unit& unit = s.unit;
-    const int heads = unit.heads;
-    if (heads == 0) return;
-#pragma unroll 1
-    for (; head < heads; head += kPreparers) {
-      if (unit.segments > 0) {
-        prepare::load_gates(p, unit, unit.head + head, lane, scratch);
-        barrier_wait(pipe.arrived[slot], turn.parity());
-        prepare_head(p, unit, s.segments, head, tokens + s.at, lane, scratch);
-      }
-      // What was written here will be overwritten by bulk copies.
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      __syncwarp();
-      // The one head of a small unit counts for all of a whole one.
-      if (lane < (heads == p.group ? 1 : p.group)) barrier_arrive(pipe.ready[slot]);
+    if (unit.segments > 0) {
+      if (!fetched) gates = prepare::fetch_gates(p, unit, unit.head + task.head, lane);
+      prepare::settle_gates(p, unit, unit.head + task.head, gates, lane, scratch);
     }
-    head -= heads;
+    // The next head's gates come while this one is prepared.
+    Task next = task;
+    next.head += kPreparers;
+    fetched = next.find(pipe, lane, nullptr) && pipe.units[next.turn.slot()].unit.segments > 0;
+    if (fetched) {
+      const Unit& ahead = pipe.units[next.turn.slot()].unit;
+      gates = prepare::fetch_gates(p, ahead, ahead.head + next.head, lane);
+    }
+    if (unit.segments > 0) {
+      barrier_wait(pipe.arrived[slot], task.turn.parity());
+      prepare_head(p, unit, s.segments, task.head, tokens + s.at, lane, scratch);
+    }
+    // What was written here will be overwritten by bulk copies.
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    // The one head of a small unit counts for all of a whole one.
+    if (lane < (unit.heads == p.group ? 1 : p.group)) barrier_arrive(pipe.ready[slot]);
+    task = next;
   }
 }
 
-// A group of consumers takes every kGroups-th head; kStates is a multiple of that, so a state slot always is one group's.
+// A group of consumers takes every kGroups-th slice; kStates is a multiple of that, so a state slot always is one group's.
 template <class Chunk, bool kWide>
 __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* tokens, char* states, int group,
                                             int warp, int lane, Pipeline& pipe) {
+  using C = Consumers<Chunk, kWide>;
   Turn<kStates> turn;
   Turn<kUnits> unit_turn;
 #pragma unroll 1
@@ -266,17 +305,16 @@ __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* t
     barrier_wait(pipe.known[unit_slot], unit_turn.parity());
     const Unit& unit = s.unit;
     if (unit.heads == 0) return;
-    if (unit.seat < 0) clear_outputs(p, unit, threadIdx.x, 32 * Consumers<kWide>::kAll);
+    if (unit.seat < 0) clear_outputs(p, unit, threadIdx.x, 32 * C::kGroups * C::kWarps);
 #pragma unroll 1
-    for (int head = 0; head < unit.heads; head++, turn.count++) {
-      if (turn.count % Consumers<kWide>::kGroups != group) continue;
+    for (int i = 0; i < unit.heads * C::kSlices; i++, turn.count++) {
+      if (turn.count % C::kGroups != group) continue;
       const int slot = turn.slot();
       barrier_wait(pipe.ready[unit_slot], unit_turn.parity());
       barrier_wait(pipe.loaded[slot], turn.parity());
       if (unit.segments > 0) {
-        char* const state = states + pipe.at[slot];
-        consume_head<Consumers<kWide>::kTiles, kWide, Chunk>(p, unit, s.segments, head, tokens + s.at, state,
-                                                             state + kStateBytes<Chunk>, warp, lane);
+        consume_head<C::kTiles, kWide, C::kSlices, Chunk>(p, unit, s.segments, i / C::kSlices, i % C::kSlices,
+                                                          tokens + s.at, states + pipe.at[slot], warp, lane);
         // A folded state was written here, and a bulk copy will be.
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       }
@@ -291,30 +329,31 @@ template <class Chunk, bool kWide>
 __global__ void __launch_bounds__(kPipelineThreads, 1)
     pipeline_kernel(const __grid_constant__ VerifyParams p, const PipelinePlan plan) {
   extern __shared__ __align__(128) char tokens[];  // the rings, then the scratch
+  using C = Consumers<Chunk, kWide>;
   __shared__ Pipeline pipe;
   char* const states = tokens + plan.tokens;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x < kUnits) {
     barrier_init(pipe.known[threadIdx.x], 1), barrier_init(pipe.arrived[threadIdx.x], 1);
-    barrier_init(pipe.ready[threadIdx.x], p.group), barrier_init(pipe.released[threadIdx.x], Consumers<kWide>::kAll);
+    barrier_init(pipe.ready[threadIdx.x], p.group), barrier_init(pipe.released[threadIdx.x], C::kGroups * C::kWarps + kPreparers);
   }
   if (threadIdx.x < kStates) {
-    barrier_init(pipe.loaded[threadIdx.x], 1), barrier_init(pipe.empty[threadIdx.x], Consumers<kWide>::kWarps);
+    barrier_init(pipe.loaded[threadIdx.x], 1), barrier_init(pipe.empty[threadIdx.x], C::kWarps);
   }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   __syncthreads();
   wait_for_previous();
   launch_dependents();
-  constexpr int kAll = Consumers<kWide>::kAll, kWarps = Consumers<kWide>::kWarps;
+  constexpr int kAll = C::kGroups * C::kWarps;
   if (warp < kAll) {
-    consume_all<Chunk, kWide>(p, tokens, states, warp / kWarps, warp % kWarps, lane, pipe);
+    consume_all<Chunk, kWide>(p, tokens, states, warp / C::kWarps, warp % C::kWarps, lane, pipe);
   } else if (warp < kAll + kPreparers) {
     auto& scratch = *reinterpret_cast<Scratch*>(states + plan.states + (warp - kAll) * plan.scratch);
     prepare_all(p, tokens, warp - kAll, lane, scratch, pipe);
   } else if (warp == kAll + kPreparers) {
     produce_tokens(p, tokens, plan.tokens, lane, pipe);
   } else {
-    produce_states(p, Chunk::kBytes, states, plan.states, lane, pipe);
+    produce_states(p, Chunk::kBytes, C::kSlices, states, plan.states, lane, pipe);
   }
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 #include <cuda_fp16.h>
 
+#include "backends/cuda/device/gates.cuh"
 #include "backends/cuda/gdn/verify/fragments.cuh"
 #include "backends/cuda/gdn/verify/tile.cuh"
 
@@ -32,38 +33,58 @@ struct Scratch {
 
 namespace prepare {
 
-__device__ __forceinline__ float load_gate(const void* base, int64_t at, DType t) {
-  if (t == DType::f32) return static_cast<const float*>(base)[at];
-  const uint16_t bits = static_cast<const uint16_t*>(base)[at];
-  return t == DType::bf16 ? __uint_as_float(uint32_t{bits} << 16) : __half2float(__ushort_as_half(bits));
-}
+// What a lane has of a head's gates, on its way from memory: the records of keys `lane` and `lane` + 32, and a window token,
+// of which a lane has one at most.
+struct Gates {
+  float g[2], beta[2];    // of the records
+  uint32_t a, b;          // of the window, as they are stored
+  float rate, bias;       // A_log, dt_bias
+};
 
-// 1 / (1 + e^-x), a Newton step behind the hardware's reciprocal.
-__device__ __forceinline__ float sigmoid(float x) {
-  const float d = 1 + expf(x < -80 ? 80 : -x);
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(d));
-  return y * fmaf(-d, y, 2.0f);
-}
+// The window token of a lane.
+__device__ __forceinline__ int window_token(const Unit& unit, int lane) { return (lane - unit.n) & 31; }
 
-// g and beta of all keys into the scratch; the window's into its records as well. A lane has one window key at most.
-__device__ __forceinline__ void load_gates(const VerifyParams& p, const Unit& unit, int head, int lane,
-                                           Scratch& w) {
-#pragma unroll 1
-  for (int key = lane; key < unit.n; key += 32) {
-    const int slot = slot_of(p, unit, key);
-    w.g[key] = p.record_g[ring_at(p.g_at, unit, head, slot)];
-    w.beta[key] = p.record_beta[ring_at(p.beta_at, unit, head, slot)];
+// Only loads, so that they may be in flight while another head is prepared.
+__device__ __forceinline__ Gates fetch_gates(const VerifyParams& p, const Unit& unit, int head, int lane) {
+  Gates x{};
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int key = lane + 32 * i, slot = slot_of(p, unit, key);
+    if (key >= unit.n) continue;
+    x.g[i] = p.record_g[ring_at(p.g_at, unit, head, slot)];
+    x.beta[i] = p.record_beta[ring_at(p.beta_at, unit, head, slot)];
   }
-  const int i = (lane - unit.n) & 31, key = unit.n + i;
+  const int i = window_token(unit, lane);
+  if (i >= unit.T) return x;
+  const int64_t a = token_at(unit.token + i, p.g_token, head, p.g_head);
+  const int64_t b = token_at(unit.token + i, p.beta_token, head, p.beta_head);
+  if (p.gate_dtype == DType::f32) {
+    x.a = static_cast<const uint32_t*>(p.g)[a], x.b = static_cast<const uint32_t*>(p.beta)[b];
+  } else {
+    x.a = static_cast<const uint16_t*>(p.g)[a], x.b = static_cast<const uint16_t*>(p.beta)[b];
+  }
+  if (p.A_log) x.rate = p.A_log[head], x.bias = p.dt_bias[head];
+  return x;
+}
+
+__device__ __forceinline__ float widen_gate(uint32_t bits, DType t) {
+  return t == DType::f32 ? __uint_as_float(bits)
+                         : t == DType::bf16 ? __uint_as_float(bits << 16)
+                                            : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+}
+
+// g and beta of all keys into the scratch; the window's into its records as well.
+__device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, const Gates& x, int lane,
+                                             Scratch& w) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int key = lane + 32 * i;
+    if (key < unit.n) w.g[key] = x.g[i], w.beta[key] = x.beta[i];
+  }
+  const int i = window_token(unit, lane), key = unit.n + i;
   if (i >= unit.T) return;
-  float g = load_gate(p.g, token_at(unit.token + i, p.g_token, head, p.g_head), p.gate_dtype);
-  float beta = load_gate(p.beta, token_at(unit.token + i, p.beta_token, head, p.beta_head), p.gate_dtype);
-  if (p.A_log) {
-    const float x = g + p.dt_bias[head];
-    g = -expf(p.A_log[head]) * (x > 20 ? x : log1pf(expf(x)));
-    beta = sigmoid(beta);
-  }
+  float g = widen_gate(x.a, p.gate_dtype), beta = widen_gate(x.b, p.gate_dtype);
+  if (p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
   const int slot = slot_of(p, unit, key);
   w.g[key] = g, w.beta[key] = beta;
   p.record_g[ring_at(p.g_at, unit, head, slot)] = g;
@@ -141,15 +162,16 @@ __device__ __forceinline__ float decay(double from, double to) {
 }
 
 // Dot products of a matrix become what is asked for, tiles of 8 x 8 with lane (row, column) = (lane / 8 and + 4, lane % 8):
-// times left[i] r[j] e^(G_to(i) - G_j), and zero where j is not before `ends` + i.
-__device__ __forceinline__ void scale_rows(float* m, int pitch, int rows, int key_tiles, const float* left,
-                                           const double* G, int ends, int lane, const Scratch& w) {
+// times left[i] r[j] e^(G_to(i) - G_j), and zero where j is not before `ends` + i. Of a triangle the tiles above the diagonal stay unread.
+__device__ __forceinline__ void scale_rows(float* m, int pitch, int rows, int key_tiles, bool triangle,
+                                           const float* left, const double* G, int ends, int lane, const Scratch& w) {
 #pragma unroll 1
-  for (int j = lane % 8; j < 8 * key_tiles; j += 8) {
+  for (int b = 0; b < key_tiles; b++) {
+    const int j = 8 * b + lane % 8;
     const double from = w.G[j];
     const float r = w.r[j];
-#pragma unroll 1
-    for (int i = lane / 8; i < rows; i += 4) {
+#pragma unroll 2
+    for (int i = (triangle ? 8 * b : 0) + lane / 8; i < rows; i += 4) {
       float& x = m[i * pitch + j];
       x = j < ends + i ? left[i] * r * decay(from, G[i]) * x : 0;
     }
@@ -256,8 +278,8 @@ __device__ __forceinline__ void prepare_segment(const VerifyParams& p, const Seg
   }
   prepare_tokens(p, s, keys, queries, lane, w, *reinterpret_cast<Coefficients*>(block));
   __syncwarp();
-  scale_rows(A, pitch, 8 * kt, kt, w.left, w.G, 0, lane, w);
-  scale_rows(W, pitch, s.queries, kt, w.q, w.G + s.window, s.window + 1, lane, w);
+  scale_rows(A, pitch, 8 * kt, kt, true, w.left, w.G, 0, lane, w);
+  scale_rows(W, pitch, s.queries, kt, false, w.q, w.G + s.window, s.window + 1, lane, w);
   __syncwarp();
   // Groups of 8 right-hand sides: the queries, then with an update each key for its own.
 #pragma unroll 1

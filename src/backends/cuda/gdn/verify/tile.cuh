@@ -4,17 +4,10 @@
 // of keys that is computed from one state; the state of the next segment is the rounded fold of this one. Whole grains of
 // records are segments of their own whether they are stored or not, so no bit depends on the step that stores them.
 #pragma once
+#include "backends/cuda/gdn/verify/config.h"
 #include "backends/cuda/gdn/verify/params.h"
 
 namespace deltaring::cuda {
-
-constexpr int kHead = 128;        // K = V
-constexpr int kKeyPitch = 320;    // bytes between q and k rows in shared memory: fragment reads meet no bank twice
-constexpr int kValuePitch = 272;  // bytes between v rows, likewise
-constexpr int kKeyTiles = 4;      // 8 keys each, the most of a segment: F-1 + 16 <= 32
-constexpr int kQueryTiles = 2;    // 8 queries each
-constexpr int kFragment = 768;    // bytes of a [16, 8] fragment in three bf16 parts
-constexpr int kSegments = 9;      // of a tile: 64 keys in grains of 8, and the rest
 
 // Coefficients of a segment, behind which the fragments lie: queries x keys for the outputs; with an update keys x keys
 // for the corrections, and the keys transposed.
@@ -61,7 +54,10 @@ struct alignas(16) Unit {
   __device__ int keys() const { return n + T; }
   __device__ int queries() const { return keys() * kKeyPitch; }  // bytes from the tokens to the first query
   __device__ int tokens_block() const { return segments > 0 ? (coefficients + heads * stride + 127) & -128 : 0; }
-  __device__ int state_block(int bytes) const { return segments > 0 ? (bytes + keys() * kValuePitch + 127) & -128 : 0; }
+  // Of a slice of the state and the values that go with it.
+  __device__ int state_block(int bytes, int slices) const {
+    return segments > 0 ? (bytes / slices + keys() * value_pitch(slices) + 127) & -128 : 0;
+  }
 };
 
 // What the row arrays say of a row, before anything is made of it.

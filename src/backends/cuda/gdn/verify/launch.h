@@ -1,0 +1,24 @@
+// A verify on tensor cores: plan, parameters, launch.
+#pragma once
+#include "backends/cuda/gdn/verify/config.h"
+#include "backends/cuda/gdn/verify/params.h"
+#include "backends/cuda/stream.h"
+#include "ops/gdn.h"
+
+namespace deltaring::cuda {
+
+// The plan for arguments that have passed their check.
+VerifyPlan plan_verify(const GdnVerifyArgs& args, const DeviceLimits& device);
+
+// Launches what the plan names, which is not the generic kernel. Appends the records too.
+// Bytes of a row: its checkpoint once (out too where a fold is due), n records and T tokens once (k and q Hv/Hk times
+// from the cache), out and T records once.
+void launch_verify(const VerifyPlan& plan, const GdnVerifyArgs& args, CudaStream& stream);
+
+// The kernels of a state's dtype, an instance file each.
+template <DType state>
+void launch_direct(const VerifyPlan& plan, const VerifyParams& params, cudaStream_t stream);
+template <DType state>
+void launch_pipeline(const VerifyPlan& plan, const VerifyParams& params, cudaStream_t stream);
+
+}  // namespace deltaring::cuda
