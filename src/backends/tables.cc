@@ -13,12 +13,18 @@ namespace deltaring {
 
 namespace {
 
-std::vector<const OpTable*> compiled() {
+// A backend of this build, and why nothing of it can run on this machine: empty = it can.
+struct Entry {
+  const OpTable& table;
+  std::string missing;
+};
+
+std::vector<Entry> compiled() {
   return {
-      &reference_ops(),
-      &cpu_ops(),
+      {reference_ops(), {}},
+      {cpu_ops(), {}},
 #ifdef DELTARING_CUDA
-      &cuda_ops(),
+      {cuda_ops(), cuda_missing()},
 #endif
   };
 }
@@ -26,16 +32,21 @@ std::vector<const OpTable*> compiled() {
 }  // namespace
 
 std::vector<const OpTable*> backends() {
-  std::vector<const OpTable*> tables = compiled();
-  std::erase_if(tables, [](const OpTable* table) { return table->make_stream == nullptr; });
+  std::vector<const OpTable*> tables;
+  for (const Entry& entry : compiled()) {
+    if (entry.missing.empty()) tables.push_back(&entry.table);
+  }
   return tables;
 }
 
 const OpTable& backend(std::string_view name) {
   std::string names;
-  for (const OpTable* table : compiled()) {
-    if (name == table->name) return *table;
-    names += names.empty() ? table->name : std::string(", ") + table->name;
+  for (const Entry& entry : compiled()) {
+    if (name == entry.table.name) {
+      if (entry.missing.empty()) return entry.table;
+      fail(ErrorKind::unsupported, "--backend {}: {}; cpu works", name, entry.missing);
+    }
+    names += names.empty() ? entry.table.name : std::string(", ") + entry.table.name;
   }
   fail(ErrorKind::unsupported, "--backend {}: this build has {}; cpu works", name, names);
 }

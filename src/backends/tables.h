@@ -7,11 +7,11 @@
 
 namespace deltaring {
 
-// Those of this build that can run something.
+// Those of this build that run on this machine.
 std::vector<const OpTable*> backends();
 
-// By name: reference (double precision, the specification), cpu, and cuda in a build for it, whose table is still
-// empty. Throws Error(unsupported) listing the names that exist.
+// By name: reference (double precision, the specification), cpu, and in a build for it cuda. Throws Error(unsupported)
+// listing the names that exist, or saying what the machine lacks for it.
 const OpTable& backend(std::string_view name);
 
 }  // namespace deltaring

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "ops/attention.h"
+#include "ops/commit.h"
 #include "ops/conv.h"
 #include "ops/gdn.h"
 #include "ops/linear.h"
@@ -21,9 +22,27 @@ class Stream {
   virtual int threads() const { return 1; }
 };
 
+// Memory that is not the host's. Everything that an op of the backend is given lies in it: tensors, weights, rows.
+// Throws Error(out_of_memory) naming the bytes.
+struct Memory {
+  void* (*allocate)(size_t bytes);  // aligned to 256
+  void (*free)(void* memory);
+  // From and to the host, behind everything that was launched before; done on return. Not during a capture.
+  void (*write)(void* to, const void* from, size_t bytes);
+  void (*read)(void* to, const void* from, size_t bytes);
+  // `rows` pieces of `width` bytes, `pitch` bytes from one to the next on both sides: a seat in all layers at once.
+  // Goes with the stream, as an op does.
+  void (*copy)(void* to, const void* from, size_t width, size_t pitch, size_t rows, Stream&);
+  void (*wait)(Stream&);  // returns when everything that was launched on the stream has run
+};
+
 struct OpTable {
   const char* name;
+  const Memory* memory;                                 // null: the backend computes in the host's memory
   std::unique_ptr<Stream> (*make_stream)(int threads);  // threads 0 = one per core
+  // Around a stream of the caller's that outlives it, a cudaStream_t for example, in capture too: then what is launched
+  // becomes part of the graph, since no op allocates, waits or looks into rows. Null where there is no such thing.
+  std::unique_ptr<Stream> (*wrap_stream)(void* native);
   void (*embedding)(const EmbeddingArgs&, Stream&);
   void (*linear)(const LinearArgs&, Stream&);
   void (*swiglu)(const SwigluArgs&, Stream&);
@@ -39,6 +58,7 @@ struct OpTable {
   void (*gdn_fold)(const GdnFoldArgs&, Stream&);
   void (*snapshot_verify)(const SnapshotVerifyArgs&, Stream&);
   void (*snapshot_commit)(const SnapshotCommitArgs&, Stream&);
+  void (*commit)(const CommitArgs&, Stream&);
   void (*argmax)(const ArgmaxArgs&, Stream&);
   void (*probabilities)(const ProbabilitiesArgs&, Stream&);
 };

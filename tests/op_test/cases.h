@@ -12,7 +12,7 @@ using replay::Shape;
 struct Case {
   const char* op;        // a member of OpTable
   const char* model;     // whose head dims these are
-  Shape shape;           // checkpoint is the dtype of the state, whatever undoes a token
+  Shape shape;           // checkpoint is the dtype of the state, whatever undoes a token; record that of a conv ring
   int64_t B = 1;         // rows
   int64_t T = 4;         // tokens of a row, of the longest if ragged
   int64_t n = 0;         // records of a row, its tokens behind the checkpoint
@@ -29,11 +29,15 @@ struct Case {
     if (is("gdn_gates")) {
       text += fmt::format("Hv={} G={}", s.Hv, s.G);
     } else if (is("conv")) {
-      text += fmt::format("C={} taps={}", s.channels(), s.taps);
+      text += fmt::format("C={} taps={} {}/{}/{}", s.channels(), s.taps, name_of(s.tokens), name_of(s.record),
+                          name_of(s.out));
     } else {
       text += fmt::format("Hk={} Hv={} K={} V={} G={} {}", s.Hk, s.Hv, s.K, s.V, s.G, name_of(s.checkpoint));
       if (!s.snapshots())
         text += fmt::format("/{} F={}", name_of(s.record), s.grain() ? std::to_string(s.grain()) : "none");
+      if (s.tokens != DType::f32 || s.out != DType::f32)
+        text += fmt::format(" {}->{}", name_of(s.tokens), name_of(s.out));
+      if (s.fused) text += " fused";
       if (s.norm == QkNorm::none) text += " norm=none";
       if (s.scale != 0) text += fmt::format(" scale={}", s.scale);
     }
@@ -64,6 +68,8 @@ constexpr Shape off_grid(Shape s) { return s.policy = FoldPolicy::every, s; }
 constexpr Shape raw_keys(Shape s, float scale) { return s.norm = QkNorm::none, s.scale = scale, s; }
 constexpr Shape scaled(Shape s, float scale) { return s.scale = scale, s; }
 constexpr Shape snapshots(Shape s) { return s.rollback = replay::Rollback::snapshot, s.record = DType::f32, s; }
+constexpr Shape of(DType tokens, DType out, Shape s) { return s.tokens = tokens, s.out = out, s; }
+constexpr Shape fused(Shape s) { return s.fused = true, s; }
 constexpr Shape taps(Shape s, int64_t taps) { return s.taps = taps, s; }
 
 inline std::vector<Case> verify_cases() {
@@ -95,8 +101,25 @@ inline std::vector<Case> verify_cases() {
       {op, "odd_kda", kOddKda(bf16), 5, 9, 19, true, true},
       {op, "odd_kda", kOddKda(f16), 2, 24, 8, false, false, true},
       {op, "odd_kda", raw_keys(kOddKda(bf16, f32), 0.25f), 2, 24, 8, false, false, true},
+      {op, "0.8B", fused(of(bf16, bf16, k0_8B(bf16))), 4, 4, 7},
+      {op, "0.8B", of(bf16, f32, k0_8B(f32)), 2, 16, 15, false, true},
+      {op, "27B", fused(of(bf16, bf16, k27B(bf16))), 2, 8, 18, true},
+      {op, "27B", of(f16, f16, k27B(f32, f16)), 1, 4, 3},
+      {op, "27B", fused(of(bf16, bf16, k27B(bf16))), 6, 8, 23, true, true},
+      {op, "27B", of(bf16, f32, k27B(f32)), 5, 16, 31, true, true},
+      {op, "27B", fused(of(bf16, f32, grain(k27B(f16), 8))), 6, 7, 15, true, true},
+      {op, "27B", of(bf16, f32, k27B(bf16)), 2, 24, 8, false, true},
+      {op, "0.8B", of(bf16, f32, grain(k0_8B(bf16), 8)), 14, 3, 5, false, true, true},
+      {op, "group of 8", of(bf16, f32, dims(2, 16, 128, 128, 1, bf16, bf16)), 14, 8, 14, false, true},
+      {op, "kda", fused(of(bf16, bf16, kKda(bf16))), 1, 4, 9},
+      {op, "odd", fused(of(f16, bf16, kOdd(f16))), 5, 9, 17, true, true},
+      {op, "odd", fused(kOdd(f32, f32)), 3, 5, 9},
+      {op, "odd", of(bf16, f16, kOdd(bf16, f32)), 2, 24, 8, false, false, true},
+      {op, "odd_kda", fused(of(bf16, f32, kOddKda(bf16))), 4, 7, 20, true, true},
+      {op, "one", fused(of(bf16, bf16, kOne)), 3, 3, 2},
       {op, "one", kOne, 2, 3, 20, true},
       {op, "wide", kWide, 2, 6, 10},
+      {op, "wide", fused(of(bf16, bf16, kWide)), 2, 6, 10},
       {op, "tall", kTall, 2, 6, 18, true},
   };
 }
@@ -114,6 +137,10 @@ inline std::vector<Case> prefill_cases() {
       {op, "odd", grain(kOdd(f16), 8), 3, 65, 7, true, false, true},
       {op, "odd_kda", kOddKda(bf16), 4, 48, 15, true, true},
       {op, "odd_kda", raw_keys(kOddKda(f32, f32), 1), 2, 65, 7, true, false, true},
+      {op, "27B", fused(of(bf16, bf16, k27B(bf16))), 1, 24, 5, true},
+      {op, "odd", fused(of(f16, f16, kOdd(f32))), 4, 40, 11, true, true},
+      {op, "27B", fused(of(bf16, f32, k27B(f32))), 5, 50, 11, true, true},
+      {op, "odd_kda", fused(of(bf16, bf16, kOddKda(bf16))), 3, 20, 3},
       {op, "one", kOne, 3, 100, 0, true},
       {op, "tall", kTall, 1, 20, 4, true},
   };
@@ -157,6 +184,9 @@ inline std::vector<Case> snapshot_cases() {
   const char* op = "snapshot_verify";
   const std::vector<Case> verify = {
       {op, "0.8B", snapshots(k0_8B(bf16)), 1, 1, 0, true},
+      {op, "27B", fused(of(bf16, bf16, snapshots(k27B(bf16)))), 1, 4},
+      {op, "odd", fused(of(f16, bf16, snapshots(kOdd(f32)))), 5, 7, 0, false, true},
+      {op, "odd_kda", of(bf16, f16, snapshots(kOddKda(bf16))), 2, 9, 0, true},
       {op, "odd", snapshots(kOdd(bf16)), 4, 40, 0, true, true},
       {op, "odd", snapshots(raw_keys(kOdd(f32), 1)), 2, 40, 0, false, false, true},
       {op, "odd_kda", snapshots(kOddKda(bf16)), 2, 40, 0, true, false, true},
@@ -169,16 +199,23 @@ inline std::vector<Case> snapshot_cases() {
 // n counts the tokens before the window; fewer than taps-1 stand for the beginning of a request.
 inline std::vector<Case> conv_cases() {
   const char* op = "conv";
+  const auto plain = [](Shape s) { return s.record = f32, s; };
+  const auto in = [](DType x, DType ring, DType out, Shape s) { return s.record = ring, of(x, out, s); };
   return {
-      {op, "0.8B", k0_8B(f32), 1, 1, 100},
-      {op, "0.8B", k0_8B(f32), 8, 4, 77},
-      {op, "27B", k27B(f32), 1, 4, 9},
-      {op, "27B", k27B(f32), 4, 64, 0},
-      {op, "odd", kOdd(f32), 5, 7, 40, false, true},
-      {op, "odd", taps(kOdd(f32), 1), 3, 7, 1},
-      {op, "odd", taps(kOdd(f32), 6), 4, 9, 2},
-      {op, "odd", kOdd(f32), 2, 90, 5, false, false, true},
-      {op, "one", taps(kOne, 2), 3, 5, 3, false, true},
+      {op, "0.8B", plain(k0_8B(f32)), 1, 1, 100},
+      {op, "0.8B", plain(k0_8B(f32)), 8, 4, 77},
+      {op, "27B", plain(k27B(f32)), 1, 4, 9},
+      {op, "27B", plain(k27B(f32)), 4, 64, 0},
+      {op, "27B", in(bf16, bf16, bf16, k27B(f32)), 2, 4, 9},
+      {op, "odd", plain(kOdd(f32)), 5, 7, 40, false, true},
+      {op, "odd", in(f16, f32, bf16, kOdd(f32)), 5, 7, 40, false, true},
+      {op, "odd", in(bf16, bf16, f16, kOdd(f32)), 2, 90, 5, false, false, true},
+      {op, "odd", in(f32, f32, bf16, kOdd(f32)), 3, 20, 5},
+      {op, "odd", plain(taps(kOdd(f32), 1)), 3, 7, 1},
+      {op, "odd", plain(taps(kOdd(f32), 6)), 4, 9, 2},
+      {op, "odd", in(f16, f16, f16, taps(kOdd(f32), 6)), 4, 40, 2},
+      {op, "odd", plain(kOdd(f32)), 2, 90, 5, false, false, true},
+      {op, "one", plain(taps(kOne, 2)), 3, 5, 3, false, true},
   };
 }
 

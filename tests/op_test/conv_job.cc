@@ -16,28 +16,29 @@ class ConvJob final : public Job {
       : c_(c),
         machine_(machine),
         rows_(plan_rows(c)),
-        arrays_(rows_.size()),
+        arrays_(machine.device, rows_.size()),
         C_(c.shape.channels()),
         Rc_(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(c.shape.taps - 1 + std::min<int64_t>(c.T, 16), 16)))),
         weight_(noise(seed, 1, C_ * c.shape.taps, 1)),
         weight_memory_(upload(machine.device, weight_)),
-        pools_(machine.device, {{"conv ring", DType::f32, 1, Rc_, C_}}, seats_of(c)),
+        pools_(machine.device, {{"conv ring", c.shape.record, 1, Rc_, C_}}, seats_of(c)),
         seed_(seed) {
     for (const PlannedRow& row : rows_) arrays_.add(row.seat, {.folded = 0, .pos = row.before}, 0, row.length, 0);
-    x_.emplace(machine.device, arrays_.tokens(), C_), out_.emplace(machine.device, arrays_.tokens(), C_);
+    x_.emplace(machine.device, arrays_.tokens(), C_, c.shape.tokens);
+    out_.emplace(machine.device, arrays_.tokens(), C_, c.shape.out);
     for (size_t b = 0; b < rows_.size(); b++) {
       for (int32_t i = 0; i < rows_[b].length; i++)
-        for (int64_t ch = 0; ch < C_; ch++) x_->row(arrays_.start()[b] + i)[ch] = input(b, rows_[b].before + i, ch);
+        x_->set_row(arrays_.rows().start[b] + i, inputs(b, rows_[b].before + i).data());
       for (int64_t p = oldest(b); p < rows_[b].before && rows_[b].seat >= 0; p++)
-        for (int64_t ch = 0; ch < C_; ch++) ring_row(b, p)[ch] = input(b, p, ch);
+        store_floats(ring_row(b, p).data(), c.shape.record, 0, C_, inputs(b, p).data());
     }
-    x_->push(), out_->push();
+    x_->push(), out_->push(), arrays_.push();
     pools_.begin();
     copy_ = x_->copy();
   }
 
   void call() override {
-    machine_.table.conv({.rows = arrays_.rows(),
+    machine_.table.conv({.rows = arrays_.device(),
                          .x = x_->view(),
                          .weight = dense<2>(floats(weight_memory_), DType::f32, {C_, c_.shape.taps}),
                          .ring = pools_.view<3>(0, {Rc_, C_}),
@@ -55,29 +56,34 @@ class ConvJob final : public Job {
   }
 
   int64_t bytes() const override {
-    int64_t rows = 2 * arrays_.tokens() + c_.shape.taps;
+    const auto size = [](DType t) { return static_cast<int64_t>(size_of(t)); };
+    int64_t ring = 0;
     for (const PlannedRow& row : rows_)
       if (row.seat >= 0 && row.length > 0)
-        rows += std::min<int64_t>(row.before, c_.shape.taps - 1) + std::min<int64_t>(row.length, Rc_);
-    return rows * C_ * static_cast<int64_t>(sizeof(float));
+        ring += std::min<int64_t>(row.before, c_.shape.taps - 1) + std::min<int64_t>(row.length, Rc_);
+    const int64_t tokens = arrays_.tokens() * (size(c_.shape.tokens) + size(c_.shape.out));
+    return C_ * (tokens + ring * size(c_.shape.record) + c_.shape.taps * size(DType::f32));
   }
 
  private:
   float input(size_t b, int64_t p, int64_t channel) const {
     constexpr float kSize[] = {1, 0, 1e3f, 1e-4f, 30};
     const float x = replay::uniform(seed_, 2 + 1000 * b, p, channel);
-    return c_.corners ? x * kSize[(p / 5 + channel) % 5] : 2 * x;
+    return round_to(c_.shape.tokens, c_.corners ? x * kSize[(p / 5 + channel) % 5] : 2 * x);
+  }
+  std::vector<float> inputs(size_t b, int64_t p) const {
+    std::vector<float> x(C_);
+    for (int64_t channel = 0; channel < C_; channel++) x[channel] = input(b, p, channel);
+    return x;
   }
   int64_t oldest(size_t b) const { return std::max<int64_t>(0, rows_[b].before - (c_.shape.taps - 1)); }
-  float* ring_row(size_t b, int64_t p) const {
-    return reinterpret_cast<float*>(pools_.record(0, rows_[b].seat, 0, p).data());
-  }
+  std::span<std::byte> ring_row(size_t b, int64_t p) const { return pools_.record(0, rows_[b].seat, 0, p); }
 
   void judge_row(size_t b, Failures& failures) {
     const auto [seat, before, length] = rows_[b];
     const int64_t taps = c_.shape.taps;
     for (int32_t i = 0; i < length; i++) {
-      const int64_t t = arrays_.start()[b] + i, p = before + i;
+      const int64_t t = arrays_.rows().start[b] + i, p = before + i;
       for (int64_t ch = 0; ch < C_; ch++) {
         replay::Expected want{0, 0};
         if (seat >= 0)
@@ -85,14 +91,18 @@ class ConvJob final : public Job {
             const int64_t from = pos - (taps - 1) + j;
             return from < 0 ? 0.0f : input(b, from, ch);
           });
-        if (replay::near(out_->row(t)[ch], want)) continue;
+        if (seat >= 0) want = replay::stored_as(c_.shape.out, want);
+        if (replay::near(out_->at(t, ch), want)) continue;
         failures.push_back(fmt::format("row {}: channel {} of token {} is {}, oracle {} +- {}", b, ch, i,
-                                       out_->row(t)[ch], want.value, want.tolerance));
+                                       out_->at(t, ch), want.value, want.tolerance));
         break;
       }
       if (seat < 0 || i < length - Rc_) continue;
-      pools_.allow(pools_.record(0, seat, 0, p));
-      if (std::memcmp(ring_row(b, p), x_->row(t), C_ * sizeof(float)) != 0)
+      const auto stored = ring_row(b, p);
+      pools_.allow(stored);
+      std::vector<float> held(C_);
+      load_floats(stored.data(), c_.shape.record, 0, C_, held.data());
+      if (held != x_->values(t))
         failures.push_back(fmt::format("row {}: the ring does not hold the input of position {}", b, p));
     }
   }

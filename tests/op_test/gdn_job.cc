@@ -17,18 +17,18 @@ class GdnJob final : public Job {
         shape_(c_.shape),
         machine_(machine),
         rows_(plan_rows(c)),
-        arrays_(rows_.size()),
+        arrays_(machine.device, rows_.size()),
         R_(ring_rows()),
         pools_(machine.device, pool_shapes(), seats_of(c)),
         tokens_(machine.device, c.shape, fold_only() ? 0 : token_count()),
-        history_(machine.device, c.shape, c.B * c.n) {
+        history_(machine.device, with_gates(c.shape), c.B * c.n) {
     for (size_t b = 0; b < rows_.size(); b++) add_row(static_cast<int64_t>(b), seed);
-    tokens_.push();
+    tokens_.push(), arrays_.push();
     pools_.begin();
   }
 
   void call() override {
-    Rows rows = arrays_.rows();
+    Rows rows = arrays_.device();
     if (fold_only()) {
       rows.start = nullptr;
       return machine_.table.gdn_fold({.rows = rows, .state = state(), .grain = shape_.grain(), .norm = shape_.norm},
@@ -41,11 +41,13 @@ class GdnJob final : public Job {
         .v = tokens_.v(),
         .g = tokens_.g(),
         .beta = tokens_.beta(),
+        .gates = tokens_.gates(),
         .state = state(),
         .grain = shape_.grain(),
         .norm = shape_.norm,
         .scale = shape_.scale,
-        .out = tokens_.out()},
+        .out = tokens_.out(),
+        .bit_exact = true},
        machine_.stream);
   }
 
@@ -77,6 +79,9 @@ class GdnJob final : public Job {
   }
 
  private:
+  // Records hold gates as they are used.
+  static Shape with_gates(Shape s) { return s.fused = false, s.tokens = DType::f32, s; }
+
   bool fold_only() const { return c_.is("gdn_fold"); }
 
   int64_t token_count() const {
@@ -147,7 +152,7 @@ class GdnJob final : public Job {
 
   void judge_row(int64_t b, Failures& failures) {
     const PlannedRow& row = rows_[b];
-    const int64_t first_token = arrays_.start()[b], length = arrays_.rows().length(static_cast<int32_t>(b));
+    const int64_t first_token = arrays_.rows().start[b], length = arrays_.rows().length(static_cast<int32_t>(b));
     if (row.seat < 0) {
       for (int64_t i = 0; i < length; i++) tokens_.check_out(first_token + i, b, nullptr, failures);
       return;
@@ -173,19 +178,25 @@ class GdnJob final : public Job {
       oracle.step(x, p < pos ? nullptr : want.data());
       if (p < pos) continue;
       tokens_.check_out(t, b, want.data(), failures);
-      if (p >= fold_to) judge_record(x, b, p, failures);
+      if (p >= fold_to) judge_record(t, b, p, failures);
     }
   }
 
-  // The record of a window token: what was given, rounded to the record dtype, nothing else.
-  void judge_record(const replay::TokenInputs& x, int64_t b, int64_t p, Failures& failures) {
+  // The record of a window token: what was given, rounded to the record dtype; gates made from raw ones near those.
+  void judge_record(int64_t t, int64_t b, int64_t p, Failures& failures) {
     bool equal = true;
-    each_record(x, rows_[b].seat, p, [&](auto stored, DType t, const float* values) {
+    std::vector<float> gates;  // g [Hv, G], beta [Hv]
+    each_record(tokens_.inputs(t), rows_[b].seat, p, [&](auto stored, DType type, const float* values) {
+      const auto count = static_cast<int64_t>(stored.size() / size_of(type));
       std::vector<std::byte> want(stored.size());
-      store_floats(want.data(), t, 0, static_cast<int64_t>(want.size() / size_of(t)), values);
-      equal = equal && std::ranges::equal(want, stored);
+      store_floats(want.data(), type, 0, count, values);
       pools_.allow(stored);
+      const bool raw = shape_.fused && values >= tokens_.inputs(t).g;
+      if (raw)
+        gates.resize(gates.size() + count), load_floats(stored.data(), type, 0, count, &gates.back() + 1 - count);
+      equal = equal && (raw || std::ranges::equal(want, stored));
     });
+    if (shape_.fused) equal = equal && tokens_.near_gates(t, gates.data(), gates.data() + shape_.Hv * shape_.G);
     if (!equal) failures.push_back(fmt::format("row {}: the record of position {} is not what was given", b, p));
   }
 

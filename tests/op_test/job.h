@@ -14,7 +14,7 @@ using replay::Failures;
 struct Machine {
   const OpTable& table;
   Stream& stream;
-  const replay::Device& device;
+  replay::Device device;
 };
 
 class Job {

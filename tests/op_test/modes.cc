@@ -37,9 +37,12 @@ struct Setup {
 
   Setup(const Case& c, const OpTable& table, const Options& options)
       : stream(table.make_stream(options.threads)),
-        machine{table, *stream, replay::device_of(table)},
+        machine{table, *stream, replay::Device(table)},
         job(entry_of(c).make(c, machine, options.seed)) {}
-  void call() { job->call(), machine.device.wait(*stream); }
+  void call(int64_t times = 1) {
+    for (int64_t i = 0; i < times; i++) job->call();
+    machine.device.wait(*stream);
+  }
 };
 
 // Why the backend does not take the case, or nothing. Calls it once.
@@ -59,8 +62,7 @@ Outcome unsupported(const std::string& why) {
   return {Status::unsupported, "unsupported: " + why, {{"status", "unsupported"}, {"why", why}}};
 }
 
-// Bytes per second of plain reads with as many threads, of memory as large as what the case moves. A device measures
-// its own memory: the backend is told apart here.
+// Bytes per second of plain reads with as many threads, of memory as large as what the case moves.
 double read_rate(int64_t bytes, int threads, int rounds) {
   constexpr int64_t kPiece = 1 << 16;
   const int64_t size = (bytes + kPiece - 1) / kPiece * kPiece;
@@ -72,6 +74,19 @@ double read_rate(int64_t bytes, int threads, int rounds) {
     for (int64_t i = 0; i < repeat; i++) sink = bench::read_all(pool, memory.data(), size);
   });
   return static_cast<double>(size * repeat) / seconds;
+}
+
+// The same of a device: a copy reads half of what the case moves and writes the other half.
+double copy_rate(const Machine& machine, int64_t bytes, int rounds) {
+  constexpr int64_t kRepeat = 50;
+  const auto half = static_cast<size_t>(bytes + 1) / 2;
+  const auto from = machine.device.allocate(half), to = machine.device.allocate(half);
+  const double seconds = bench::median_seconds(rounds, [&] {
+    for (int64_t i = 0; i < kRepeat; i++)
+      machine.table.memory->copy(to->device(), from->device(), half, half, 1, machine.stream);
+    machine.device.wait(machine.stream);
+  });
+  return static_cast<double>(2 * half * kRepeat) / seconds;
 }
 
 }  // namespace
@@ -96,17 +111,17 @@ Outcome measure(const Case& c, const OpTable& table, const Options& options) {
   if (const auto why = refusal(c, table, options, setup)) return unsupported(*why);
   const double once = bench::median_seconds(3, [&] { setup->call(); });
   const auto repeat = static_cast<int64_t>(std::clamp(1e-3 / std::max(once, 1e-9), 1.0, 1e4));
-  const double seconds = bench::median_seconds(options.rounds,
-                                               [&] {
-                                                 for (int64_t i = 0; i < repeat; i++) setup->call();
-                                               }) /
-                         static_cast<double>(repeat);
+  const double seconds =
+      bench::median_seconds(options.rounds, [&] { setup->call(repeat); }) / static_cast<double>(repeat);
   const int64_t bytes = setup->job->bytes();
   const double rate = static_cast<double>(bytes) / seconds;
-  const double share = bytes ? rate / read_rate(bytes, options.threads, options.rounds) : 0;
+  const bool on_host = table.memory == nullptr;
+  const double share = bytes == 0 ? 0
+                       : on_host  ? rate / read_rate(bytes, options.threads, options.rounds)
+                                  : rate / copy_rate(setup->machine, bytes, options.rounds);
   return {Status::ok,
-          fmt::format("{:9.2f} us {:11} bytes {:7.2f} GB/s {:5.1f}% of a plain read", seconds * 1e6, bytes, rate * 1e-9,
-                      share * 100),
+          fmt::format("{:9.2f} us {:11} bytes {:7.2f} GB/s {:5.1f}% of a plain {}", seconds * 1e6, bytes, rate * 1e-9,
+                      share * 100, on_host ? "read" : "copy"),
           {{"status", "ok"}, {"us", seconds * 1e6}, {"bytes", bytes}, {"GB/s", rate * 1e-9}, {"share_of_read", share}}};
 }
 

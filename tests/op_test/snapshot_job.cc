@@ -16,7 +16,7 @@ class SnapshotJob : public Job {
       : c_(c),
         machine_(machine),
         rows_(plan_rows(c)),
-        arrays_(rows_.size()),
+        arrays_(machine.device, rows_.size()),
         pools_(machine.device,
                {{"state", c.shape.checkpoint, c.shape.Hv, c.shape.V, c.shape.K},
                 {"snapshots", c.shape.checkpoint, c.T, c.shape.Hv * c.shape.V, c.shape.K}},
@@ -26,6 +26,7 @@ class SnapshotJob : public Job {
       arrays_.add(rows_[b].seat, {.folded = pos, .pos = pos}, pos, rows_[b].length, rows_[b].length);
       if (rows_[b].seat >= 0) fill_state(pools_.block(kState, rows_[b].seat), c.shape.checkpoint, seed, b);
     }
+    arrays_.push();
   }
 
  protected:
@@ -49,7 +50,7 @@ class VerifyJob final : public SnapshotJob {
   VerifyJob(const Case& c, const Machine& machine, uint64_t seed)
       : SnapshotJob(c, machine, seed), tokens_(machine.device, c.shape, arrays_.tokens()) {
     for (size_t b = 0; b < rows_.size(); b++) {
-      for (int32_t i = 0; i < rows_[b].length; i++) tokens_.fill(c, seed, arrays_.start()[b] + i, b, i);
+      for (int32_t i = 0; i < rows_[b].length; i++) tokens_.fill(c, seed, arrays_.rows().start[b] + i, b, i);
       const std::byte* from = rows_[b].seat < 0 ? nullptr : pools_.block(kState, rows_[b].seat).data();
       initial_.emplace_back(from, from + (from ? state_bytes() : 0));
     }
@@ -58,12 +59,13 @@ class VerifyJob final : public SnapshotJob {
   }
 
   void call() override {
-    machine_.table.snapshot_verify({.rows = arrays_.rows(),
+    machine_.table.snapshot_verify({.rows = arrays_.device(),
                                     .q = tokens_.q(),
                                     .k = tokens_.k(),
                                     .v = tokens_.v(),
                                     .g = tokens_.g(),
                                     .beta = tokens_.beta(),
+                                    .gates = tokens_.gates(),
                                     .state = state(),
                                     .snapshots = c_.fold ? View<5>() : snapshots(),
                                     .norm = c_.shape.norm,
@@ -81,7 +83,7 @@ class VerifyJob final : public SnapshotJob {
       replay::DeltaRule oracle(c_.shape);
       if (seat >= 0) oracle.load(initial_[b].data());
       for (int32_t i = 0; i < length; i++) {
-        const int64_t t = arrays_.start()[b] + i, row = static_cast<int64_t>(b);
+        const int64_t t = arrays_.rows().start[b] + i, row = static_cast<int64_t>(b);
         if (seat >= 0) oracle.step(tokens_.inputs(t), want.data());
         tokens_.check_out(t, row, seat < 0 ? nullptr : want.data(), failures);
         if (seat >= 0) judge_state(oracle, row, i, failures);
@@ -115,21 +117,24 @@ class VerifyJob final : public SnapshotJob {
 // Rows keep all, one, none, half, all but one of their tokens; slots that are not kept hold poison.
 class CommitJob final : public SnapshotJob {
  public:
-  CommitJob(const Case& c, const Machine& machine, uint64_t seed) : SnapshotJob(c, machine, seed) {
+  CommitJob(const Case& c, const Machine& machine, uint64_t seed)
+      : SnapshotJob(c, machine, seed), kept_rows_(machine.device, rows_.size()) {
     for (size_t b = 0; b < rows_.size(); b++) {
       const int64_t counts[] = {c.T, 1, 0, c.T / 2, c.T - 1};
       kept_.push_back(rows_[b].seat < 0 ? -99 : static_cast<int32_t>(counts[b % 5]));
+      kept_rows_.add(rows_[b].seat, {}, 0, rows_[b].length, kept_.back());
       if (rows_[b].seat < 0 || kept_[b] == 0) continue;
       fill_state(pools_.head(kSlots, rows_[b].seat, kept_[b] - 1), c.shape.checkpoint, seed, 100 + b);
       Pools::fill(pools_.block(kState, rows_[b].seat), replay::kNaN);
     }
+    kept_rows_.push();
     pools_.begin();
   }
 
   void call() override {
-    const Rows rows{.count = arrays_.rows().count, .seat = arrays_.rows().seat};
-    machine_.table.snapshot_commit({.rows = rows, .kept = kept_.data(), .state = state(), .snapshots = snapshots()},
-                                   machine_.stream);
+    const Rows rows{.count = kept_rows_.device().count, .seat = kept_rows_.device().seat};
+    machine_.table.snapshot_commit(
+        {.rows = rows, .kept = kept_rows_.kept(), .state = state(), .snapshots = snapshots()}, machine_.stream);
   }
 
   void judge(Failures& failures) override {
@@ -152,6 +157,7 @@ class CommitJob final : public SnapshotJob {
 
  private:
   std::vector<int32_t> kept_;
+  replay::RowArrays kept_rows_;
 };
 
 }  // namespace

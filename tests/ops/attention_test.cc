@@ -10,6 +10,7 @@
 #include "backends/tables.h"
 #include "base/error.h"
 #include "ops/attention_world.h"
+#include "ops/device.h"
 
 namespace deltaring::attention_test {
 namespace {
@@ -20,7 +21,7 @@ class Attention : public testing::TestWithParam<const OpTable*> {
  protected:
   const OpTable& ops() const { return *GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, Attention, testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, Attention, testing::ValuesIn(replay::on_host(backends())),
                          [](const auto& info) { return info.param->name; });
 
 TEST_P(Attention, MatchesTheDefinition) {

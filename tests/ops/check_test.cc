@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/tables.h"
+#include "ops/device.h"
 #include "ops/refused.h"
 #include "ops/tensor.h"
 
@@ -15,6 +16,7 @@ namespace {
 using testing::expect_refused;
 using testing::Tensor;
 
+constexpr float kWeights[4] = {};
 constexpr int64_t kSeats = 3, Hk = 2, Hv = 4, K = 8, V = 6, R = 16, C = 5, kTaps = 4, kTokens = 3;
 
 // Two rows of 2 and 1 tokens.
@@ -44,7 +46,7 @@ class Check : public ::testing::TestWithParam<const OpTable*> {
  private:
   std::unique_ptr<Stream> stream_ = GetParam()->make_stream(1);
 };
-INSTANTIATE_TEST_SUITE_P(Backends, Check, ::testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, Check, ::testing::ValuesIn(replay::on_host(backends())),
                          [](const auto& info) { return info.param->name; });
 
 struct GdnTensors {
@@ -141,6 +143,13 @@ TEST_P(Check, WindowsOfGdn) {
       {[](auto& a) { a.out.data = nullptr; }, "out [tokens, Hv, V] is null"},
       {[](auto& a) { a.k.shape[1] = 3; }, "k [tokens, Hk, K] has 3 in Hk, want 2"},
       {[](auto& a) { a.v.dtype = DType::bf16; }, "v [tokens, Hv, V] is bfloat16, want float32"},
+      {[](auto& a) { a.q.dtype = DType::f16; }, "k [tokens, Hk, K] is float32, want float16"},
+      {[](auto& a) { a.g.dtype = DType::bf16; }, "g [tokens, Hv, G] is bfloat16, want float32"},
+      {[](auto& a) { a.gates = {.A_log = kWeights}; }, "gates.A_log is given and gates.dt_bias [Hv, G] is null"},
+      {[](auto& a) {
+         a.gates = {kWeights, kWeights}, a.g.dtype = DType::bf16;
+       },
+       "beta [tokens, Hv] is float32, want bfloat16"},
       {[](auto& a) { a.g.shape[0] = 2; }, "g [tokens, Hv, G] has 2 in tokens, want 3"},
       {[](auto& a) { a.q.stride[2] = 2; }, "q [tokens, Hk, K] has stride 2 in K, want 1"},
       {[](auto& a) { a.out.stride[1] = 5; }, "out [tokens, Hv, V] has stride 5 in Hv, want at least 6"},
@@ -193,7 +202,10 @@ TEST_P(Check, Conv) {
           {[](auto& a) { a.weight.data = nullptr; }, "conv: weight [C, taps] is null"},
           {[](auto& a) { a.ring.data = nullptr; }, "conv: ring [seats, Rc, C] is null"},
           {[](auto& a) { a.out.data = nullptr; }, "conv: out [tokens, C] is null"},
-          {[](auto& a) { a.x.dtype = DType::f16; }, "conv: x [tokens, C] is float16, want float32"},
+          {[](auto& a) { a.ring.dtype = DType::bf16; }, "conv: ring [seats, Rc, C] is bfloat16, want float32"},
+          {[](auto& a) { a.x.dtype = DType::f16, a.ring.dtype = DType::bf16; },
+           "conv: ring [seats, Rc, C] is bfloat16, want float16"},
+          {[](auto& a) { a.weight.dtype = DType::bf16; }, "conv: weight [C, taps] is bfloat16, want float32"},
           {[](auto& a) { a.weight.shape[0] = 4; }, "conv: weight [C, taps] has 4 in C, want 5"},
           {[](auto& a) { a.weight.shape[1] = 0; }, "conv: weight [C, taps] has no taps"},
           {[](auto& a) { a.ring.shape[2] = 6; }, "conv: ring [seats, Rc, C] has 6 in C, want 5"},

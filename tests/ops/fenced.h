@@ -41,19 +41,34 @@ class Buffer {
   size_t size_;
 };
 
-// Token rows with a poisoned gap behind each: [rows, columns] f32.
+// Token rows with a poisoned gap behind each: [rows, columns] of any dtype.
 class Matrix {
  public:
-  Matrix(const Device& device, int64_t rows, int64_t columns)
-      : rows_(rows), columns_(columns), gap_(device.gap), buffer_(device, rows * (columns + gap_) * sizeof(float)) {}
+  Matrix(const Device& device, int64_t rows, int64_t columns, DType dtype = DType::f32)
+      : rows_(rows),
+        columns_(columns),
+        dtype_(dtype),
+        pitch_(columns + device.gap() / static_cast<int64_t>(size_of(dtype))),
+        buffer_(device, rows * pitch_ * size_of(dtype)) {}
 
-  float* row(int64_t i) const { return reinterpret_cast<float*>(buffer_.data()) + i * (columns_ + gap_); }
+  // Of an f32 matrix.
+  float* row(int64_t i) const { return reinterpret_cast<float*>(buffer_.data()) + i * pitch_; }
+  std::vector<float> values(int64_t i) const {
+    std::vector<float> to(columns_);
+    load_floats(buffer_.data(), dtype_, i * pitch_, columns_, to.data());
+    return to;
+  }
+  float at(int64_t i, int64_t c) const { return load_as_float(buffer_.data(), dtype_, i * pitch_ + c); }
+  void set_row(int64_t i, const float* values) const {
+    store_floats(buffer_.data(), dtype_, i * pitch_, columns_, values);
+  }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
-  View<2> view() const { return {buffer_.device(), DType::f32, {rows_, columns_}, {columns_ + gap_, 1}}; }
+  DType dtype() const { return dtype_; }
+  View<2> view() const { return {buffer_.device(), dtype_, {rows_, columns_}, {pitch_, 1}}; }
   // Columns [first, first + heads * width) as [rows, heads, width].
   View<3> heads(int64_t first, int64_t heads, int64_t width) const {
-    return {view().f32(0, first), DType::f32, {rows_, heads, width}, {columns_ + gap_, width, 1}};
+    return {view().address(first), dtype_, {rows_, heads, width}, {pitch_, width, 1}};
   }
   void push() const { buffer_.push(); }
   void pull() const { buffer_.pull(); }
@@ -62,47 +77,78 @@ class Matrix {
     return bytes.empty() || std::memcmp(buffer_.data(), bytes.data(), bytes.size()) == 0;
   }
   bool gaps_intact() const {
+    const auto size = static_cast<int64_t>(size_of(dtype_));
     bool intact = buffer_.fences_intact();
     for (int64_t i = 0; i < rows_; i++) {
-      const auto* gap = reinterpret_cast<const std::byte*>(row(i) + columns_);
-      intact = intact && std::all_of(gap, gap + gap_ * sizeof(float), [](std::byte b) { return b == kNaN; });
+      const std::byte *gap = buffer_.data() + (i * pitch_ + columns_) * size,
+                      *end = buffer_.data() + (i + 1) * pitch_ * size;
+      intact = intact && std::all_of(gap, end, [](std::byte b) { return b == kNaN; });
     }
     return intact;
   }
 
  private:
-  int64_t rows_, columns_, gap_;
+  int64_t rows_, columns_;
+  DType dtype_;
+  int64_t pitch_;  // elements from row to row
   Buffer buffer_;
 };
 
-// What lies behind a Rows, in the host's memory. A row without a seat has cursors that nobody may use.
+// What lies behind a Rows. A row without a seat has cursors that nobody may use.
 class RowArrays {
  public:
-  explicit RowArrays(size_t rows) {
-    start_.reserve(rows + 1), start_.push_back(0), seat_.reserve(rows), kept_.reserve(rows);
-    first_.reserve(rows), folded_.reserve(rows), fold_to_.reserve(rows);
+  RowArrays(const Device& device, size_t rows)
+      : capacity_(rows), memory_(device, rows * 3 * sizeof(int64_t) + (3 * rows + 1) * sizeof(int32_t)) {
+    at(memory_.data()).start[0] = 0;
   }
   void add(int32_t seat, Cursor cursor, int64_t fold_to, int32_t length, int32_t kept) {
-    start_.push_back(start_.back() + length), seat_.push_back(seat), kept_.push_back(seat < 0 ? -99 : kept);
-    first_.push_back(seat < 0 ? -77 : cursor.pos);
-    folded_.push_back(seat < 0 ? int64_t{1} << 60 : cursor.folded);
-    fold_to_.push_back(seat < 0 ? -12345 : fold_to);
+    const Arrays to = at(memory_.data());
+    const bool seated = seat >= 0;
+    const int32_t b = count_++;
+    to.start[b + 1] = to.start[b] + length, to.seat[b] = seat, to.kept[b] = seated ? kept : -99;
+    to.first[b] = seated ? cursor.pos : -77;
+    to.folded[b] = seated ? cursor.folded : int64_t{1} << 60;
+    to.fold_to[b] = seated ? fold_to : -12345;
+    longest_ = std::max(longest_, length);
   }
-  Rows rows() const {
-    return {.count = static_cast<int32_t>(seat_.size()),
-            .start = start_.data(),
-            .seat = seat_.data(),
-            .first = first_.data(),
-            .folded = folded_.data(),
-            .fold_to = fold_to_.data()};
+  // Whatever a row and the bounds of its tokens shall be, impossible or not.
+  void set(int32_t b, int32_t seat, const std::vector<int32_t>& start) const {
+    at(memory_.data()).seat[b] = seat;
+    std::ranges::copy(start, at(memory_.data()).start);
   }
-  const int32_t* kept() const { return kept_.data(); }
-  const std::vector<int32_t>& start() const { return start_; }
-  int64_t tokens() const { return start_.back(); }
+  void push() const { memory_.push(); }
+  void pull() const { memory_.pull(); }
+
+  // The numbers as the test sees them, and as the backend does after a push.
+  Rows rows() const { return rows(at(memory_.data())); }
+  Rows device() const { return rows(at(memory_.device())); }
+  const int32_t* kept() const { return at(memory_.device()).kept; }
+  std::vector<int32_t> starts() const { return {rows().start, rows().start + count_ + 1}; }
+  int64_t tokens() const { return rows().start[count_]; }
 
  private:
-  std::vector<int32_t> start_, seat_, kept_;
-  std::vector<int64_t> first_, folded_, fold_to_;
+  struct Arrays {
+    int64_t *first, *folded, *fold_to;  // [capacity]
+    int32_t *start, *seat, *kept;       // [capacity + 1], [capacity], [capacity]
+  };
+  Arrays at(std::byte* memory) const {
+    auto* wide = reinterpret_cast<int64_t*>(memory);
+    auto* narrow = reinterpret_cast<int32_t*>(wide + 3 * capacity_);
+    return {wide, wide + capacity_, wide + 2 * capacity_, narrow, narrow + capacity_ + 1, narrow + 2 * capacity_ + 1};
+  }
+  Rows rows(const Arrays& a) const {
+    return {.count = count_,
+            .longest = longest_,
+            .start = a.start,
+            .seat = a.seat,
+            .first = a.first,
+            .folded = a.folded,
+            .fold_to = a.fold_to};
+  }
+
+  size_t capacity_;
+  Buffer memory_;
+  int32_t count_ = 0, longest_ = 0;
 };
 
 }  // namespace deltaring::replay

@@ -10,6 +10,7 @@
 
 #include "backends/tables.h"
 #include "base/error.h"
+#include "ops/device.h"
 #include "ops/refused.h"
 #include "ops/tensor.h"
 
@@ -58,7 +59,7 @@ struct Case {
 TEST(Linear, AgreesWithDoubleForOddShapesAndStrides) {
   constexpr int64_t kK[] = {1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 257, 511, 512, 513, 1040, 1543};
   int64_t turn = 0;
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     const auto stream = backend->make_stream(2);
     for (DType dtype : kTypes) {
       for (int64_t M : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22, 65}) {
@@ -84,7 +85,7 @@ TEST(Linear, AgreesWithDoubleForOddShapesAndStrides) {
 // Rows one at a time, any block of them, any block of columns, any number of threads: the same bits.
 TEST(Linear, IsRowInvariant) {
   constexpr int64_t N = 61, K = 1100;
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     for (DType dtype : kTypes) {
       SCOPED_TRACE(fmt::format("{} {}", backend->name, name_of(dtype)));
       constexpr int64_t M = 131;
@@ -116,7 +117,7 @@ TEST(Linear, IsRowInvariant) {
 }
 
 TEST(Linear, NonFiniteValuesStayInTheirRowAndColumn) {
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     const auto stream = backend->make_stream(2);
     for (DType dtype : kTypes) {
       for (int64_t M : {8, 30}) {
@@ -154,7 +155,7 @@ TEST(Linear, ReadsNothingBehindTheLastElement) {
     return base;
   };
   char *x_map = guarded(), *w_map = guarded();
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     const auto stream = backend->make_stream(1);
     for (DType dtype : kTypes) {
       for (int64_t M : {1, 4, 24}) {
@@ -176,7 +177,7 @@ TEST(Linear, ReadsNothingBehindTheLastElement) {
 }
 
 TEST(Embedding, CopiesRowsExactly) {
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     for (DType dtype : kTypes) {
       for (int threads : {1, 3}) {
         const auto stream = backend->make_stream(threads);
@@ -200,7 +201,7 @@ TEST(Embedding, CopiesRowsExactly) {
 }
 
 TEST(Embedding, RefusesIdsOutsideTheTable) {
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     const auto stream = backend->make_stream(2);
     std::mt19937 random(4);
     Tensor<2> table(DType::f32, {11, 4}), out(DType::f32, {3, 4});
@@ -220,7 +221,7 @@ TEST(Embedding, RefusesIdsOutsideTheTable) {
 // silu by Highway's exp errs by less than four roundings of the result; where it has become denormal, by its smallest
 // normal neighbour.
 TEST(Swiglu, AgreesWithDoubleAndMayAliasItsInputs) {
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     for (int threads : {1, 2}) {
       const auto stream = backend->make_stream(threads);
       for (int64_t tokens : {0, 1, 3, 200}) {
@@ -250,7 +251,7 @@ TEST(Swiglu, AgreesWithDoubleAndMayAliasItsInputs) {
 }
 
 TEST(Swiglu, NaNStaysInItsElement) {
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     const auto stream = backend->make_stream(1);
     std::mt19937 random(6);
     Tensor<2> gate(DType::f32, {2, 19}), up = gate, out = gate;

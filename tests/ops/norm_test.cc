@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "backends/tables.h"
+#include "ops/device.h"
 #include "ops/refused.h"
 #include "ops/tensor.h"
 
@@ -51,7 +52,7 @@ double inverse_rms(const Tensor<3>& x, int64_t r, int64_t g) {
 double tolerance(double magnitude, int64_t D) { return kEps * (std::log2(static_cast<double>(D)) + 5) * magnitude; }
 
 TEST(RmsNorm, AgreesWithDoubleAndMayAlias) {
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     const auto stream = backend->make_stream(2);
     for (const auto& [rows, groups, D, gap] : shapes()) {
       for (bool zero_centred : {false, true}) {
@@ -85,7 +86,7 @@ TEST(RmsNorm, AgreesWithDoubleAndMayAlias) {
 }
 
 TEST(GatedRmsNorm, AgreesWithDoubleAndMayAlias) {
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     const auto stream = backend->make_stream(2);
     for (const auto& [tokens, Hv, V, gap] : shapes()) {
       for (bool alias : {false, true}) {
@@ -118,7 +119,7 @@ TEST(GatedRmsNorm, AgreesWithDoubleAndMayAlias) {
 // A row alone, among others, and in any number of threads has the same bits; NaN stays in its group.
 TEST(RmsNorm, IsRowInvariantAndContainsNaN) {
   constexpr int64_t rows = 64, groups = 3, D = 261;
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     std::mt19937 random(9);
     Tensor<3> x(DType::f32, {rows, groups, D}), z = x, out = x, gated = x;
     x.fill(random);

@@ -148,20 +148,19 @@ class Driver {
     const Shape& s = world_.shape;
     const Truth& truth = world_.requests[seats_[row.seat].request];
     const int64_t p = row.token + t, outputs = s.Hv * s.V;
-    const auto compare = [&](const char* what, const float* got, const std::vector<float>& want, int64_t width) {
-      if (std::memcmp(got, &want[p * width], width * sizeof(float)) != 0)
+    const auto compare = [&](const char* what, const Matrix& got, const std::vector<float>& want, int64_t width) {
+      if (std::memcmp(got.values(i).data(), &want[p * width], width * sizeof(float)) != 0)
         report(
             {fmt::format("seat {}: {} of token {} (window index {} of {}) differs", row.seat, what, p, t, row.length)});
     };
-    compare("conv", r.conv.row(i), truth.conv, s.channels());
-    compare("g", r.g.row(i), truth.g, s.Hv * s.G);
-    compare("beta", r.beta.row(i), truth.beta, s.Hv);
-    if (world_.exact()) return compare("output", r.out.row(i), truth.out, outputs);
+    compare("conv", r.conv, truth.conv, s.channels());
+    if (!s.fused) compare("g", r.g, truth.g, s.Hv * s.G), compare("beta", r.beta, truth.beta, s.Hv);
+    if (world_.exact()) return compare("output", r.out, truth.out, outputs);
     for (int64_t c = 0; c < outputs; c++) {
       const float want = truth.out[p * outputs + c];
-      if (!(std::fabs(r.out.row(i)[c] - want) <= truth.slack[p * outputs + c]))
+      if (!(std::fabs(r.out.at(i, c) - want) <= truth.slack[p * outputs + c]))
         return report({fmt::format("seat {}: output {} of token {} is {}, want {} +- {}", row.seat, c, p,
-                                   r.out.row(i)[c], want, truth.slack[p * outputs + c])});
+                                   r.out.at(i, c), want, truth.slack[p * outputs + c])});
     }
   }
 

@@ -55,7 +55,7 @@ class Layer {
         R_(R),
         Rc_(conv_ring_rows({.T = T, .F = shape.F, .R = R, .policy = shape.fold_policy()}, shape.taps)),
         table_(subject.table),
-        device_(device_of(table_)),
+        device_(table_),
         pools_(device_, plan(), seats),
         weight_memory_(upload(device_, weights)),
         stream_(table_.make_stream(threads)) {}
@@ -74,29 +74,25 @@ class Layer {
 
   // conv -> gates -> verify or prefill for packed rows.
   Result run(const std::vector<Row>& rows, bool prefill, Failures& failures) {
+    const Shape& s = shape_;
     const RowArrays arrays = arrays_of(rows);
-    const int64_t tokens = arrays.tokens(), C = shape_.channels(), Hv = shape_.Hv, G = shape_.G;
-    Matrix x(device_, tokens, C), a(device_, tokens, Hv * G), b(device_, tokens, Hv);
-    Result r{arrays.start(), Matrix(device_, tokens, C), Matrix(device_, tokens, Hv * G), Matrix(device_, tokens, Hv),
-             Matrix(device_, tokens, Hv * shape_.V)};
-    fill_tokens(rows, arrays, x, a, b);
+    const int64_t tokens = arrays.tokens(), C = s.channels(), Hv = s.Hv, G = s.G;
+    Matrix x(device_, tokens, C, s.tokens), a(device_, tokens, Hv * G, s.gates()), b(device_, tokens, Hv, s.gates());
+    Result r{arrays.starts(), Matrix(device_, tokens, C, s.tokens), Matrix(device_, tokens, Hv * G),
+             Matrix(device_, tokens, Hv), Matrix(device_, tokens, Hv * s.V, s.out)};
+    fill_tokens(rows, r.start, x, a, b);
     const std::vector<std::byte> inputs[] = {x.copy(), a.copy(), b.copy()};
     for (const Matrix* m : {&x, &a, &b, &r.conv, &r.g, &r.beta, &r.out}) m->push();
     isolate(rows, prefill);
     pools_.begin();
 
-    const View<2> weight = dense<2>(weights_on_device(), DType::f32, {C, shape_.taps});
-    table_.conv({arrays.rows(), x.view(), weight, pools_.view<3>(kConv, {Rc_, C}), r.conv.view()}, *stream_);
-    table_.gdn_gates({.a = a.heads(0, Hv, G),
-                      .b = b.view(),
-                      .A_log = weights_on_device() + C * shape_.taps,
-                      .dt_bias = weights_on_device() + C * shape_.taps + Hv,
-                      .g = r.g.heads(0, Hv, G),
-                      .beta = r.beta.view()},
-                     *stream_);
+    const View<2> weight = dense<2>(weights_on_device(), DType::f32, {C, s.taps});
+    table_.conv({arrays.device(), x.view(), weight, pools_.view<3>(kConv, {Rc_, C}), r.conv.view()}, *stream_);
+    if (!s.fused) make_gates(a, b, r);
     for (const Matrix* m : {&r.conv, &r.g, &r.beta}) m->pull();
     const auto conv = r.conv.copy(), g = r.g.copy(), beta = r.beta.copy();
-    advance(arrays.rows(), r, prefill);
+    const Matrix &gates = s.fused ? a : r.g, &betas = s.fused ? b : r.beta;
+    advance(arrays.device(), r, gates.heads(0, Hv, G), betas.view(), prefill);
     for (const Matrix* m : {&x, &a, &b, &r.conv, &r.g, &r.beta, &r.out}) {
       m->pull();
       if (!m->gaps_intact()) failures.push_back("a token buffer was written out of bounds");
@@ -112,7 +108,7 @@ class Layer {
 
   void fold(const std::vector<Row>& rows, Failures& failures) {
     const RowArrays arrays = arrays_of(rows);
-    Rows view = arrays.rows();
+    Rows view = arrays.device();
     view.start = nullptr;
     isolate(rows, false);
     pools_.begin();
@@ -126,7 +122,7 @@ class Layer {
   // The state behind the last genuine token of each row comes back from its snapshot.
   void commit_snapshots(const std::vector<Row>& rows, Failures& failures) {
     const RowArrays arrays = arrays_of(rows);
-    Rows view = arrays.rows();
+    Rows view = arrays.device();
     view.start = nullptr, view.first = nullptr, view.folded = view.fold_to = nullptr;
     hide_absent(rows);
     for (const Row& row : rows) {
@@ -147,9 +143,10 @@ class Layer {
   void copy_seat(int64_t from, int64_t to) { pools_.copy_seat(from, to); }
 
  private:
-  static RowArrays arrays_of(const std::vector<Row>& rows) {
-    RowArrays arrays(rows.size());
+  RowArrays arrays_of(const std::vector<Row>& rows) const {
+    RowArrays arrays(device_, rows.size());
     for (const Row& row : rows) arrays.add(row.seat, row.cursor, row.fold_to, row.length, row.genuine);
+    arrays.push();
     return arrays;
   }
 
@@ -161,7 +158,7 @@ class Layer {
             {"record_v", s.record, s.Hv * replays, R_, s.V},
             {"record_g", DType::f32, s.Hv * replays, R_, s.G},
             {"record_beta", DType::f32, s.Hv * replays, R_, 1},
-            {"conv ring", DType::f32, 1, Rc_, s.channels()},
+            {"conv ring", s.tokens, 1, Rc_, s.channels()},
             {"snapshots", s.checkpoint, T_ * (1 - replays), s.Hv * s.V, s.K}};
   }
 
@@ -186,18 +183,35 @@ class Layer {
   }
   float* weights_on_device() const { return reinterpret_cast<float*>(weight_memory_.device()); }
 
-  void advance(const Rows& rows, const Result& r, bool prefill) {
+  GateWeights gate_weights() const {
+    const float* A_log = weights_on_device() + shape_.channels() * shape_.taps;
+    return {.A_log = A_log, .dt_bias = A_log + shape_.Hv};
+  }
+
+  void make_gates(const Matrix& a, const Matrix& b, const Result& r) {
+    const GateWeights w = gate_weights();
+    table_.gdn_gates({.a = a.heads(0, shape_.Hv, shape_.G),
+                      .b = b.view(),
+                      .A_log = w.A_log,
+                      .dt_bias = w.dt_bias,
+                      .g = r.g.heads(0, shape_.Hv, shape_.G),
+                      .beta = r.beta.view()},
+                     *stream_);
+  }
+
+  void advance(const Rows& rows, const Result& r, const View<3>& g, const View<2>& beta, bool prefill) {
     const Shape& s = shape_;
     const View<3> q = r.conv.heads(0, s.Hk, s.K), k = r.conv.heads(s.Hk * s.K, s.Hk, s.K),
-                  v = r.conv.heads(2 * s.Hk * s.K, s.Hv, s.V), g = r.g.heads(0, s.Hv, s.G);
-    const View<3> out = r.out.heads(0, s.Hv, s.V);
+                  v = r.conv.heads(2 * s.Hk * s.K, s.Hv, s.V), out = r.out.heads(0, s.Hv, s.V);
+    const GateWeights gates = s.fused ? gate_weights() : GateWeights{};
     if (s.snapshots()) {
       table_.snapshot_verify({.rows = rows,
                               .q = q,
                               .k = k,
                               .v = v,
                               .g = g,
-                              .beta = r.beta.view(),
+                              .beta = beta,
+                              .gates = gates,
                               .state = checkpoint(),
                               .snapshots = prefill ? View<5>() : snapshots(),
                               .norm = s.norm,
@@ -210,31 +224,34 @@ class Layer {
                                                           .k = k,
                                                           .v = v,
                                                           .g = g,
-                                                          .beta = r.beta.view(),
+                                                          .beta = beta,
+                                                          .gates = gates,
                                                           .state = state(),
                                                           .grain = s.grain(),
                                                           .norm = s.norm,
                                                           .scale = s.scale,
-                                                          .out = out},
+                                                          .out = out,
+                                                          .bit_exact = true},
                                                          *stream_);
     }
     pools_.pull();
   }
 
-  void fill_tokens(const std::vector<Row>& rows, const RowArrays& arrays, const Matrix& x, const Matrix& a,
+  void fill_tokens(const std::vector<Row>& rows, const std::vector<int32_t>& start, const Matrix& x, const Matrix& a,
                    const Matrix& b) const {
     const int64_t C = shape_.channels(), gates = shape_.Hv * shape_.G, Hv = shape_.Hv;
+    std::vector<float> drafted(C + gates + Hv);
     for (size_t r = 0; r < rows.size(); r++) {
       for (int64_t i = 0; i < rows[r].length; i++) {
-        const int64_t t = arrays.start()[r] + i, p = rows[r].token + i;
+        const int64_t t = start[r] + i, p = rows[r].token + i;
         const Request* request = rows[r].request;
         if (i >= rows[r].genuine) {
-          fill_token(shape_, weights_, request ? request->id : 0, p, rows[r].draft, x.row(t), a.row(t), b.row(t));
-          continue;
+          float *dx = drafted.data(), *da = dx + C, *db = da + gates;
+          fill_token(shape_, weights_, request ? request->id : 0, p, rows[r].draft, dx, da, db);
+          x.set_row(t, dx), a.set_row(t, da), b.set_row(t, db);
+        } else {
+          x.set_row(t, &request->x[p * C]), a.set_row(t, &request->a[p * gates]), b.set_row(t, &request->b[p * Hv]);
         }
-        std::copy_n(&request->x[p * C], C, x.row(t));
-        std::copy_n(&request->a[p * gates], gates, a.row(t));
-        std::copy_n(&request->b[p * Hv], Hv, b.row(t));
       }
     }
   }
@@ -280,7 +297,7 @@ class Layer {
       }
       const int64_t first = row.cursor.pos, end = first + row.length;
       for (int pool = kRecordK; pool <= kConv; pool++) {
-        const int64_t from = pool == kConv ? std::max(first, end - Rc_) : std::max(first, row.fold_to);
+        const int64_t from = pool == kConv ? std::max(first, end - Rc_) : first;
         for (int64_t h = 0; h < pools_.shape(pool).heads; h++)
           for (int64_t p = from; p < end; p++) pools_.allow(pools_.record(pool, row.seat, h, p));
       }
@@ -297,7 +314,7 @@ class Layer {
     for (size_t i = 0; i < rows.size(); i++) {
       for (int32_t t = r.start[i]; t < r.start[i + 1] && rows[i].seat < 0; t++) {
         const auto zeros = [t](const Matrix& m) {
-          return std::all_of(m.row(t), m.row(t) + m.columns(), [](float f) { return f == 0; });
+          return std::ranges::all_of(m.values(t), [](float f) { return f == 0; });
         };
         if (!zeros(r.conv) || !zeros(r.out))
           failures.push_back(fmt::format("row {} has no seat, but its outputs are not zeros", i));
@@ -309,7 +326,7 @@ class Layer {
   const Parameters& weights_;
   int64_t T_, R_, Rc_;
   OpTable table_;
-  const Device& device_;
+  Device device_;
   Pools pools_;
   Buffer weight_memory_;
   std::unique_ptr<Stream> stream_;

@@ -3,6 +3,7 @@
 #pragma once
 #include <cfloat>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "ops/replay_shape.h"
@@ -12,6 +13,15 @@ namespace deltaring::replay {
 struct Expected {
   double value, tolerance;
 };
+
+// The same once it has been stored as t. What float16 cannot hold may have become infinity.
+inline Expected stored_as(DType t, const Expected& x) {
+  constexpr double kGreatest = 65504;  // of float16
+  if (t == DType::f32) return x;
+  const double subnormal = t == DType::f16 ? 0x1p-25 : FLT_MIN, size = std::fabs(x.value) + x.tolerance;
+  if (t == DType::f16 && size > kGreatest) return {x.value, std::numeric_limits<double>::infinity()};
+  return {x.value, x.tolerance + roundoff(t) * size + subnormal};
+}
 
 inline bool near(float got, const Expected& want) { return std::fabs(got - want.value) <= want.tolerance; }
 
@@ -46,6 +56,7 @@ struct TokenInputs {
   const float *q, *k;  // [Hk, K]; q null for a record
   const float *v, *g;  // [Hv, V], [Hv, G]
   const float* beta;   // [Hv]
+  double slack = 1;    // what is wrong with g and beta, in units of what one rounding of exact ones is worth
 };
 
 // The states of all heads, token by token, with a bound on what float32 arithmetic may have added to each row of S.
@@ -81,11 +92,11 @@ class DeltaRule {
       const double k_size = normalise(t.k + head * s_.K, s_.record, 1, k_);
       for (int64_t d = 0; d < s_.K; d++) {
         const double g = t.g[j * s_.G + (s_.G == 1 ? 0 : d)];
-        decay_[d] = std::exp(g), wear_[d] = 1 + std::fabs(g);
+        decay_[d] = std::exp(g), wear_[d] = 1 + t.slack * std::fabs(g);
       }
       for (int64_t i = 0; i < s_.V; i++) {
         const int64_t row = j * s_.V + i;
-        step_row(row, round_to(s_.record, t.v[row]), t.beta[j], k_size);
+        step_row(row, round_to(s_.record, t.v[row]), t.beta[j], k_size, t.slack);
         if (out) out[row] = output(row, q_size);
       }
     }
@@ -149,7 +160,7 @@ class DeltaRule {
     return std::fabs(scale) * std::sqrt(sum) / length;
   }
 
-  void step_row(int64_t row, double v, double beta, double k_size) {
+  void step_row(int64_t row, double v, double beta, double k_size, double slack) {
     const double u = roundoff(DType::f32);
     double *S = &S_[row * s_.K], *size = &size_[row * s_.K];
     double kept = 0, seen = 0, seen_size = 0, norm = 0, slowest = 0;
@@ -163,7 +174,7 @@ class DeltaRule {
     }
     // What is wrong with S passes (1 - beta k k^T), which lengthens nothing unless a key is long.
     const double growth = slowest * std::max(1.0, std::fabs(1 - beta * k_size * k_size));
-    last_[row] = kSlack * u * (std::sqrt(kept) + beta * (std::fabs(v) + seen_size) * k_size);
+    last_[row] = kSlack * u * (std::sqrt(kept) + slack * beta * (std::fabs(v) + seen_size) * k_size);
     E_[row] = growth * E_[row] + last_[row];
     steps_[row] = growth * steps_[row] + 2 * roundoff(s_.checkpoint) * std::sqrt(norm) + E_[row];
   }

@@ -27,6 +27,8 @@ inline Shape random_shape(Rng& rng, int64_t large) {
   s.norm = pick(rng, 3) ? QkNorm::l2 : QkNorm::none;
   s.scale = kScales[pick(rng, 3)];
   s.rollback = snapshots ? Rollback::snapshot : Rollback::replay;
+  if (pick(rng, 1)) s.tokens = kTypes[pick(rng, 2)], s.out = kTypes[pick(rng, 2)];
+  s.fused = !snapshots && pick(rng, 2) == 0;
   return s;
 }
 

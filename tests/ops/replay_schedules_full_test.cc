@@ -1,4 +1,5 @@
-// 100,000 random schedules, and the sweeps that are too long for every build. To replay one schedule:
+// 100,000 random schedules (20,000 on a device), and the sweeps that are too long for every build. To replay one
+// schedule:
 //   ops_full_tests --gtest_filter='*Schedules*/cpu_<shard>' and the world and ride that it names.
 #include <gtest/gtest.h>
 
@@ -9,7 +10,7 @@ namespace deltaring::replay {
 namespace {
 
 constexpr int kShards = 50, kWorldsOfAShard = 40, kRidesOfAWorld = 50;
-constexpr int kReferenceShards = 4, kReferenceRidesOfAWorld = 15;
+constexpr int kReferenceShards = 4, kReferenceRidesOfAWorld = 15, kDeviceShards = 10;
 constexpr int64_t kLargeWorlds = 1;  // out of 100 have head dims of real models
 
 struct Shard {
@@ -20,7 +21,8 @@ struct Shard {
 std::vector<Shard> shards() {
   std::vector<Shard> all;
   for (const OpTable* table : backends()) {
-    const int count = std::string_view(table->name) == "reference" ? kReferenceShards : kShards;
+    const bool reference = std::string_view(table->name) == "reference";
+    const int count = reference ? kReferenceShards : table->memory ? kDeviceShards : kShards;
     for (int i = 0; i < count; i++) all.push_back({table, i});
   }
   return all;

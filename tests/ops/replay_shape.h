@@ -24,8 +24,12 @@ struct Shape {
   QkNorm norm = QkNorm::l2;
   float scale = 0;
   Rollback rollback = Rollback::replay;
+  DType tokens = DType::f32;  // of the conv's inputs, ring and outputs, so of q, k and v
+  DType out = DType::f32;
+  bool fused = false;  // raw gates of the tokens' dtype go into the verify; replay only
 
   int64_t channels() const { return 2 * Hk * K + Hv * V; }  // of the conv: q, k, v side by side
+  DType gates() const { return fused ? tokens : DType::f32; }
   bool snapshots() const { return rollback == Rollback::snapshot; }
   // Snapshots are one cursor: what is folded is what is accepted.
   FoldPolicy fold_policy() const { return snapshots() ? FoldPolicy::every : policy; }
@@ -36,6 +40,9 @@ struct Shape {
   std::string name() const {
     std::string s = fmt::format("Hk={} Hv={} K={} V={} G={} taps={} checkpoint={} record={}", Hk, Hv, K, V, G, taps,
                                 name_of(checkpoint), name_of(record));
+    if (tokens != DType::f32) s += fmt::format(" tokens={}", name_of(tokens));
+    if (out != DType::f32) s += fmt::format(" out={}", name_of(out));
+    if (fused) s += " fused gates";
     if (norm == QkNorm::none) s += " norm=none";
     if (scale != 0) s += fmt::format(" scale={}", scale);
     if (snapshots()) return s + " snapshots";
@@ -124,6 +131,9 @@ struct Request {
       : id(id), length(length), x(length * s.channels()), a(length * s.Hv * s.G), b(length * s.Hv) {
     for (int64_t p = 0; p < length; p++)
       fill_token(s, w, id, p, Draft::truth, &x[p * s.channels()], &a[p * s.Hv * s.G], &b[p * s.Hv]);
+    for (float& e : x) e = round_to(s.tokens, e);
+    for (float& e : a) e = round_to(s.gates(), e);
+    for (float& e : b) e = round_to(s.gates(), e);
   }
 };
 

@@ -25,6 +25,9 @@ std::vector<Shape> small_shapes() {
       {.Hk = 1, .Hv = 2, .checkpoint = bf16, .rollback = Rollback::snapshot},
       {.Hk = 2, .Hv = 2, .K = 9, .V = 7, .G = 9, .checkpoint = f16, .scale = 0.3f, .rollback = Rollback::snapshot},
       {.K = 8, .V = 6, .checkpoint = f32, .norm = QkNorm::none, .rollback = Rollback::snapshot},
+      {.Hk = 1, .Hv = 3, .V = 8, .checkpoint = bf16, .record = bf16, .tokens = bf16, .out = bf16, .fused = true},
+      {.Hk = 1, .Hv = 2, .K = 10, .V = 6, .G = 10, .checkpoint = f16, .F = 16, .tokens = f16, .fused = true},
+      {.K = 8, .V = 6, .checkpoint = bf16, .rollback = Rollback::snapshot, .tokens = bf16, .out = f16},
   };
 }
 
@@ -39,6 +42,17 @@ std::vector<Shape> large_shapes() {
       {.Hk = 1, .Hv = 1, .K = 256, .V = 64, .G = 256, .checkpoint = f16, .record = f16, .F = 16},
       {.Hk = 1, .Hv = 1, .K = 64, .V = 256, .checkpoint = bf16, .record = f16, .norm = QkNorm::none, .scale = 1},
       {.Hk = 1, .Hv = 3, .K = 128, .V = 128, .checkpoint = bf16, .rollback = Rollback::snapshot},
+      {.Hk = 1,
+       .Hv = 3,
+       .K = 128,
+       .V = 128,
+       .checkpoint = bf16,
+       .record = bf16,
+       .F = 16,
+       .tokens = bf16,
+       .out = bf16,
+       .fused = true},
+      {.Hk = 2, .Hv = 2, .K = 128, .V = 128, .checkpoint = f32, .record = bf16, .tokens = bf16, .fused = true},
   };
 }
 

@@ -72,11 +72,26 @@ class World {
       const Result r = layer.run({row}, shape.snapshots(), failures);
       cursor = {.folded = shape.snapshots() ? p + 1 : fold_to, .pos = p + 1};
       if (!shape.snapshots()) keep_checkpoint(truth, oracle, layer, fold_to, p);
-      judge_inputs(truth.request, p, r);
-      judge_outputs(truth, oracle, p, r);
+      const Token token = token_of(r, layer, p);
+      judge_inputs(truth.request, p, token);
+      judge_outputs(truth, oracle, p, token);
       if (shape.snapshots()) keep_checkpoint(truth, oracle, layer, p + 1, p + 1);
-      append(truth, p, r);
+      append(truth, p, token);
     }
+  }
+
+  // What the layer made of one token. Gates that a verify makes itself show in its records alone.
+  struct Token {
+    std::vector<float> conv, g, beta, out;
+  };
+  Token token_of(const Result& r, const Layer& layer, int64_t p) const {
+    Token token{r.conv.values(0), r.g.values(0), r.beta.values(0), r.out.values(0)};
+    for (int64_t h = 0; h < shape.Hv && shape.fused; h++) {
+      const auto g = layer.pools().record(kRecordG, 0, h, p), beta = layer.pools().record(kRecordBeta, 0, h, p);
+      std::memcpy(&token.g[h * shape.G], g.data(), g.size());
+      std::memcpy(&token.beta[h], beta.data(), beta.size());
+    }
+    return token;
   }
 
   // The checkpoint now stands at `at`, the oracle at `p`.
@@ -88,47 +103,50 @@ class World {
       failures.push_back(fmt::format("the checkpoint at {} is not the oracle's state", p));
   }
 
-  void judge_inputs(const Request& request, int64_t p, const Result& r) {
+  void judge_inputs(const Request& request, int64_t p, const Token& token) {
     const int64_t C = shape.channels(), G = shape.G;
     for (int64_t c = 0; c < C; c++) {
-      const Expected y = expected_conv(&weights.weight[c * shape.taps], shape.taps, [&](int64_t j) {
+      const Expected exact = expected_conv(&weights.weight[c * shape.taps], shape.taps, [&](int64_t j) {
         const int64_t from = p - (shape.taps - 1) + j;
         return from < 0 ? 0.0f : request.x[from * C + c];
       });
-      if (!near(r.conv.row(0)[c], y))
+      const Expected y = stored_as(shape.tokens, exact);
+      if (!near(token.conv[c], y))
         return failures.push_back(fmt::format("conv of channel {} at position {} is {}, oracle {} +- {}", c, p,
-                                              r.conv.row(0)[c], y.value, y.tolerance));
+                                              token.conv[c], y.value, y.tolerance));
     }
     for (int64_t i = 0; i < shape.Hv * G; i++) {
       const Expected g = expected_g(weights.A_log[i / G], weights.dt_bias[i], request.a[p * shape.Hv * G + i]);
       const Expected beta = expected_beta(request.b[p * shape.Hv + i / G]);
-      if (!near(r.g.row(0)[i], g) || !near(r.beta.row(0)[i / G], beta))
+      if (!near(token.g[i], g) || !near(token.beta[i / G], beta))
         return failures.push_back(
             fmt::format("gates of channel {} at position {} are g {}, beta {}, oracle {} +- {}, {} +- {}", i, p,
-                        r.g.row(0)[i], r.beta.row(0)[i / G], g.value, g.tolerance, beta.value, beta.tolerance));
+                        token.g[i], token.beta[i / G], g.value, g.tolerance, beta.value, beta.tolerance));
     }
   }
 
-  void judge_outputs(Truth& truth, DeltaRule& oracle, int64_t p, const Result& r) {
+  void judge_outputs(Truth& truth, DeltaRule& oracle, int64_t p, const Token& token) {
     std::vector<Expected> want(shape.Hv * shape.V);
-    const float* qkv = r.conv.row(0);
+    const float* qkv = token.conv.data();
     oracle.step({.q = qkv,
                  .k = qkv + shape.Hk * shape.K,
                  .v = qkv + 2 * shape.Hk * shape.K,
-                 .g = r.g.row(0),
-                 .beta = r.beta.row(0)},
+                 .g = token.g.data(),
+                 .beta = token.beta.data()},
                 want.data());
     for (int64_t i = 0; i < shape.Hv * shape.V; i++) {
+      want[i] = stored_as(shape.out, want[i]);
       truth.tolerance.push_back(want[i].tolerance);
-      truth.slack.push_back(oracle.rounded_each_step(i) + want[i].tolerance);
-      if (failures.empty() && !near(r.out.row(0)[i], want[i]))
-        failures.push_back(fmt::format("output {} at position {} is {}, oracle {} +- {}", i, p, r.out.row(0)[i],
+      const Expected either{want[i].value, oracle.rounded_each_step(i) + want[i].tolerance};
+      truth.slack.push_back(stored_as(shape.out, either).tolerance);
+      if (failures.empty() && !near(token.out[i], want[i]))
+        failures.push_back(fmt::format("output {} at position {} is {}, oracle {} +- {}", i, p, token.out[i],
                                        want[i].value, want[i].tolerance));
     }
   }
 
   // What the rings shall hold of a token: raw conv inputs, k and v rounded to the record dtype, exact gates.
-  void append(Truth& truth, int64_t p, const Result& r) const {
+  void append(Truth& truth, int64_t p, const Token& token) const {
     const auto store = [&](int pool, DType t, const float* from, int64_t count) {
       std::vector<std::byte>& to = truth.record[pool];
       const size_t end = to.size();
@@ -136,15 +154,15 @@ class World {
       store_floats(&to[end], t, 0, count, from);
     };
     const int64_t keys = shape.Hk * shape.K, values = shape.Hv * shape.V;
-    store(kRecordK, shape.record, r.conv.row(0) + keys, keys);
-    store(kRecordV, shape.record, r.conv.row(0) + 2 * keys, values);
-    store(kRecordG, DType::f32, r.g.row(0), shape.Hv * shape.G);
-    store(kRecordBeta, DType::f32, r.beta.row(0), shape.Hv);
-    store(kConv, DType::f32, &truth.request.x[p * shape.channels()], shape.channels());
-    const auto add = [](std::vector<float>& to, const Matrix& m) {
-      to.insert(to.end(), m.row(0), m.row(0) + m.columns());
+    store(kRecordK, shape.record, &token.conv[keys], keys);
+    store(kRecordV, shape.record, &token.conv[2 * keys], values);
+    store(kRecordG, DType::f32, token.g.data(), shape.Hv * shape.G);
+    store(kRecordBeta, DType::f32, token.beta.data(), shape.Hv);
+    store(kConv, shape.tokens, &truth.request.x[p * shape.channels()], shape.channels());
+    const auto add = [](std::vector<float>& to, const std::vector<float>& from) {
+      to.insert(to.end(), from.begin(), from.end());
     };
-    add(truth.conv, r.conv), add(truth.g, r.g), add(truth.beta, r.beta), add(truth.out, r.out);
+    add(truth.conv, token.conv), add(truth.g, token.g), add(truth.beta, token.beta), add(truth.out, token.out);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "backends/tables.h"
+#include "ops/device.h"
 #include "ops/refused.h"
 #include "ops/tensor.h"
 
@@ -40,7 +41,7 @@ struct Batch {
 
 TEST(Rope, AgreesWithDoubleAndTouchesRotaryDimsOnly) {
   const Batch batch;
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     for (int threads : {1, 2, 3}) {
       const auto stream = backend->make_stream(threads);
       for (const auto& [heads, D, rotary] :
@@ -78,7 +79,7 @@ TEST(Rope, AgreesWithDoubleAndTouchesRotaryDimsOnly) {
 // A token's bits depend on its position only: not on its row, its row's first token, its head or the threads.
 TEST(Rope, DependsOnThePositionAlone) {
   constexpr int64_t heads = 3, D = 32, rotary = 16, tokens = 90;
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     std::mt19937 random(11);
     Tensor<3> whole(DType::f32, {tokens, heads, D});
     whole.fill(random);
@@ -110,7 +111,7 @@ TEST(Rope, DependsOnThePositionAlone) {
 TEST(Rope, NaNStaysInItsPair) {
   const Batch batch;
   constexpr int64_t heads = 2, D = 16, rotary = 8;
-  for (const OpTable* backend : backends()) {
+  for (const OpTable* backend : replay::on_host(backends())) {
     const auto stream = backend->make_stream(2);
     std::mt19937 random(12);
     Tensor<3> clean(DType::f32, {batch.tokens(), heads, D});

@@ -11,6 +11,7 @@
 
 #include "backends/tables.h"
 #include "base/error.h"
+#include "ops/device.h"
 
 namespace deltaring {
 namespace {
@@ -72,7 +73,7 @@ class Sample : public testing::TestWithParam<const OpTable*> {
 
   std::unique_ptr<Stream> stream_ = GetParam()->make_stream(2);
 };
-INSTANTIATE_TEST_SUITE_P(Backends, Sample, testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, Sample, testing::ValuesIn(replay::on_host(backends())),
                          [](const auto& info) { return info.param->name; });
 
 // The contract, step by step, over logits without ties.

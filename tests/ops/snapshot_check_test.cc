@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/tables.h"
+#include "ops/device.h"
 #include "ops/refused.h"
 #include "ops/tensor.h"
 
@@ -53,7 +54,7 @@ class SnapshotCheck : public ::testing::TestWithParam<const OpTable*> {
  private:
   std::unique_ptr<Stream> stream_ = GetParam()->make_stream(1);
 };
-INSTANTIATE_TEST_SUITE_P(Backends, SnapshotCheck, ::testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, SnapshotCheck, ::testing::ValuesIn(replay::on_host(backends())),
                          [](const auto& info) { return info.param->name; });
 
 TEST_P(SnapshotCheck, Verify) {
@@ -104,7 +105,8 @@ TEST_P(SnapshotCheck, Field_B5_dtypes_that_do_not_fit_are_refused) {
        {[](auto& a) { a.state.dtype = DType::f16; }, "snapshots [seats, slots, Hv, V, K] is bfloat16, want float16"},
        {[](auto& a) { a.g.dtype = DType::bf16; }, "g [tokens, Hv, G] is bfloat16, want float32"},
        {[](auto& a) { a.beta.dtype = DType::bf16; }, "beta [tokens, Hv] is bfloat16, want float32"},
-       {[](auto& a) { a.out.dtype = DType::bf16; }, "out [tokens, Hv, V] is bfloat16, want float32"}},
+       {[](auto& a) { a.k.dtype = DType::bf16; }, "k [tokens, Hk, K] is bfloat16, want float32"},
+       {[](auto& a) { a.q.dtype = a.k.dtype = DType::f16; }, "v [tokens, Hv, V] is float32, want float16"}},
       op(&OpTable::snapshot_verify));
   expect_refused<SnapshotCommitArgs>(t_.commit(),
                                      {{[](auto& a) { a.snapshots.dtype = DType::f32; }, "is float32, want bfloat16"}},

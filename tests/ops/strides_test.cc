@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/tables.h"
+#include "ops/device.h"
 #include "ops/tensor.h"
 
 namespace deltaring {
@@ -54,17 +55,6 @@ struct Layer {
             .grain = 8,
             .out = out.view()};
   }
-  SnapshotVerifyArgs snapshot_verify() const {
-    return {.rows = rows(),
-            .q = q.view(),
-            .k = k.view(),
-            .v = v.view(),
-            .g = g.view(),
-            .beta = beta.view(),
-            .state = checkpoint.view(),
-            .snapshots = snapshots.view(),
-            .out = out.view()};
-  }
   bool gaps_untouched() const {
     return checkpoint.gaps_untouched() && snapshots.gaps_untouched() && record_k.gaps_untouched() &&
            record_v.gaps_untouched() && record_g.gaps_untouched() && record_beta.gaps_untouched() &&
@@ -91,20 +81,52 @@ class Strides : public ::testing::TestWithParam<const OpTable*> {};
 INSTANTIATE_TEST_SUITE_P(Backends, Strides, ::testing::ValuesIn(backends()),
                          [](const auto& info) { return info.param->name; });
 
+// A layer where the backend computes, until back().
+struct Placed {
+  replay::Visit visit;
+  Rows rows;
+  GdnVerifyArgs verify;
+  View<5> snapshots;
+
+  Placed(const replay::Device& device, const Layer& l) : Placed(device, l, l.verify()) {}
+  Placed(const replay::Device& device, const Layer& l, GdnVerifyArgs args) : visit(device), rows(args.rows) {
+    rows.longest = 8;
+    rows.start = visit(l.start), rows.seat = visit(l.seat);
+    rows.first = visit(l.first), rows.folded = visit(l.folded), rows.fold_to = visit(l.fold_to);
+    for (View<3>* x : {&args.q, &args.k, &args.v, &args.g, &args.out}) *x = visit(*x);
+    GdnState& s = args.state;
+    for (View<4>* x : {&s.checkpoint, &s.record_k, &s.record_v, &s.record_g}) *x = visit(*x);
+    args.beta = visit(args.beta), s.record_beta = visit(s.record_beta), args.rows = rows;
+    verify = args, snapshots = visit(l.snapshots.view());
+  }
+};
+
 TEST_P(Strides, Field_C17_gaps_between_all_rows) {
   const auto stream = GetParam()->make_stream(2);
+  const replay::Device device(*GetParam());
   const auto all_ops = [&](const Layer& l) {
-    GetParam()->gdn_verify(l.verify(), *stream);
-    GetParam()->gdn_fold({.rows = l.rows(), .state = l.verify().state, .grain = 8}, *stream);
-    GdnVerifyArgs prefill = l.verify();
-    const int64_t fold_to[] = {48, 0, 8};
-    prefill.rows.fold_to = fold_to;
+    Placed there(device, l);
+    const GdnVerifyArgs& v = there.verify;
+    GetParam()->gdn_verify(v, *stream);
+    GetParam()->gdn_fold({.rows = there.rows, .state = v.state, .grain = 8}, *stream);
+    GdnVerifyArgs prefill = v;
+    const std::vector<int64_t> fold_to{48, 0, 8};
+    prefill.rows.fold_to = there.visit(fold_to);
     GetParam()->gdn_prefill(prefill, *stream);
-    const SnapshotVerifyArgs snapshots = l.snapshot_verify();
-    GetParam()->snapshot_verify(snapshots, *stream);
+    GetParam()->snapshot_verify({.rows = there.rows,
+                                 .q = v.q,
+                                 .k = v.k,
+                                 .v = v.v,
+                                 .g = v.g,
+                                 .beta = v.beta,
+                                 .state = v.state.checkpoint,
+                                 .snapshots = there.snapshots,
+                                 .out = v.out},
+                                *stream);
     GetParam()->snapshot_commit(
-        {.rows = l.rows(), .kept = l.kept.data(), .state = l.checkpoint.view(), .snapshots = l.snapshots.view()},
+        {.rows = there.rows, .kept = there.visit(l.kept), .state = v.state.checkpoint, .snapshots = there.snapshots},
         *stream);
+    there.visit.back();
   };
   const Layer dense(0);
   all_ops(dense);
@@ -133,14 +155,16 @@ void copy(const View<4>& from, const View<4>& to) {
 
 TEST_P(Strides, Field_C17_heads_of_a_slot_side_by_side) {
   const auto stream = GetParam()->make_stream(1);
+  const replay::Device device(*GetParam());
   const Layer dense(0), back(0), turned(0);
   GdnVerifyArgs args = turned.verify();
   const GdnState from = back.verify().state;
   View<4>* rings[] = {&args.state.record_k, &args.state.record_v, &args.state.record_g};
   const View<4> plain[] = {from.record_k, from.record_v, from.record_g};
   for (int i = 0; i < 3; i++) *rings[i] = slot_major(*rings[i]), copy(plain[i], *rings[i]);
-  GetParam()->gdn_verify(dense.verify(), *stream);
-  GetParam()->gdn_verify(args, *stream);
+  const Placed plainly(device, dense), otherwise(device, turned, args);
+  for (const Placed* there : {&plainly, &otherwise})
+    GetParam()->gdn_verify(there->verify, *stream), there->visit.back();
   for (int i = 0; i < 3; i++) copy(*rings[i], plain[i]);
   expect_same("record_k", dense.record_k, back.record_k), expect_same("record_v", dense.record_v, back.record_v);
   expect_same("record_g", dense.record_g, back.record_g), expect_same("out", dense.out, turned.out);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "backends/cpu/ops.h"
@@ -43,33 +44,64 @@ namespace {
 
 constexpr int64_t kChannels = 512;  // per task: taps and tokens of a task stay in the first-level cache
 
-// Channels [c0, c0 + count) of row b: outputs first, then the ring, since outputs read what the ring still holds.
-void conv_channels(const ConvArgs& a, int32_t b, int64_t c0, int64_t count) {
-  const int64_t taps = a.weight.shape[1], Rc = a.ring.shape[1], length = a.rows.length(b);
-  const int32_t seat = a.rows.seat[b];
-  if (seat < 0) {
-    for (int64_t i = 0; i < length; i++) std::fill_n(a.out.f32(a.rows.start[b] + i, c0), count, 0.0f);
-    return;
-  }
-  std::vector<float> transposed;  // [taps, count] unless the weight is stored tap-major already
-  std::vector<const float*> w(taps), x(taps);
-  if (a.weight.stride[0] != 1) transposed.resize(taps * count);
+// `count` channels of a token as floats: where they lie, or widened into scratch.
+const float* as_floats(const View<1>& token, int64_t c0, int64_t count, float* scratch) {
+  if (token.dtype == DType::f32) return token.f32(c0);
+  load_floats(token.data, token.dtype, c0, count, scratch);
+  return scratch;
+}
+
+void zero(const View<1>& token, int64_t c0, int64_t count) {
+  std::memset(token.address(c0), 0, static_cast<size_t>(count) * size_of(token.dtype));
+}
+
+// Channels [c0, c0 + count) of all taps, tap-major: where they lie, or in `transposed`.
+std::vector<const float*> taps_of(const View<2>& weight, int64_t c0, int64_t count, std::vector<float>& transposed) {
+  const int64_t taps = weight.shape[1];
+  std::vector<const float*> w(taps);
+  if (weight.stride[0] != 1) transposed.resize(taps * count);
   for (int64_t j = 0; j < taps; j++) {
-    w[j] = a.weight.f32(c0, j);
+    w[j] = weight.f32(c0, j);
     if (transposed.empty()) continue;
-    for (int64_t c = 0; c < count; c++) transposed[j * count + c] = *a.weight.f32(c0 + c, j);
+    for (int64_t c = 0; c < count; c++) transposed[j * count + c] = *weight.f32(c0 + c, j);
     w[j] = &transposed[j * count];
   }
-  const int64_t first = a.rows.first[b], end = first + length, begin = a.rows.start[b];
+  return w;
+}
+
+// Channels [c0, c0 + count) of row b: outputs first, then the ring, since outputs read what the ring still holds.
+void conv_channels(const ConvArgs& a, int32_t b, int64_t c0, int64_t count) {
+  const int64_t taps = a.weight.shape[1], Rc = a.ring.shape[1], length = a.rows.length(b), begin = a.rows.start[b];
+  const int32_t seat = a.rows.seat[b];
+  if (seat < 0) {
+    for (int64_t i = 0; i < length; i++) zero(a.out[begin + i], c0, count);
+    return;
+  }
+  std::vector<float> transposed;
+  const std::vector<const float*> w = taps_of(a.weight, c0, count, transposed);
+  const int64_t first = a.rows.first[b], end = first + length;
+  std::vector<float> scratch((taps + 1) * count);  // widened inputs by position % taps, and an output
+  std::vector<const float*> input(taps), x(taps);  // by position % taps, and in order
+  const auto read = [&](int64_t p) {
+    const View<1> token = p < first ? a.ring[seat][p % Rc] : a.x[begin + (p - first)];
+    input[p % taps] = as_floats(token, c0, count, &scratch[p % taps * count]);
+  };
+  for (int64_t p = std::max<int64_t>(0, first - (taps - 1)); p < first; p++) read(p);
   for (int64_t p = first; p < end; p++) {
-    for (int64_t j = 0; j < taps; j++) {
-      const int64_t from = p - (taps - 1) + j;
-      x[j] = from < 0 ? nullptr : from < first ? a.ring.f32(seat, from % Rc, c0) : a.x.f32(begin + (from - first), c0);
-    }
-    HWY_DYNAMIC_DISPATCH(ConvToken)(w.data(), x.data(), taps, count, a.out.f32(begin + (p - first), c0));
+    read(p);
+    for (int64_t j = 0; j < taps; j++) x[j] = p - (taps - 1) + j < 0 ? nullptr : input[(p + 1 + j) % taps];
+    const View<1> to = a.out[begin + (p - first)];
+    float* y = to.dtype == DType::f32 ? to.f32(c0) : &scratch[taps * count];
+    HWY_DYNAMIC_DISPATCH(ConvToken)(w.data(), x.data(), taps, count, y);
+    if (to.dtype != DType::f32) store_floats(to.data, to.dtype, c0, count, y);
   }
   for (int64_t p = std::max(first, end - Rc); p < end; p++) {
-    std::copy_n(a.x.f32(begin + (p - first), c0), count, a.ring.f32(seat, p % Rc, c0));
+    const View<1> from = a.x[begin + (p - first)], to = a.ring[seat][p % Rc];
+    if (from.dtype == to.dtype) {
+      std::memcpy(to.address(c0), from.address(c0), static_cast<size_t>(count) * size_of(to.dtype));
+    } else {
+      load_floats(from.data, from.dtype, c0, count, to.f32(c0));
+    }
   }
 }
 

@@ -24,6 +24,7 @@ const OpTable& cpu_ops() {
       .gdn_fold = cpu::gdn_fold,
       .snapshot_verify = cpu::snapshot_verify,
       .snapshot_commit = cpu::snapshot_commit,
+      .commit = cpu::commit,
       .argmax = cpu::argmax,
       .probabilities = cpu::probabilities,
   };

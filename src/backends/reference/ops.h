@@ -19,6 +19,7 @@ void gdn_prefill(const GdnVerifyArgs& args, Stream& stream);
 void gdn_fold(const GdnFoldArgs& args, Stream& stream);
 void snapshot_verify(const SnapshotVerifyArgs& args, Stream& stream);
 void snapshot_commit(const SnapshotCommitArgs& args, Stream& stream);
+void commit(const CommitArgs& args, Stream& stream);
 void argmax(const ArgmaxArgs& args, Stream& stream);
 void probabilities(const ProbabilitiesArgs& args, Stream& stream);
 

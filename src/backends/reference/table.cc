@@ -23,6 +23,7 @@ const OpTable& reference_ops() {
       .gdn_fold = reference::gdn_fold,
       .snapshot_verify = reference::snapshot_verify,
       .snapshot_commit = reference::snapshot_commit,
+      .commit = reference::commit,
       .argmax = reference::argmax,
       .probabilities = reference::probabilities,
   };

@@ -15,17 +15,16 @@ int tiles(int64_t count) { return static_cast<int>((count + 7) / 8); }
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
 // Bytes of the tokens block of a unit of `heads` heads with n records and T window tokens, all that is due folded.
-int unit_bytes(const VerifyDesc& d, bool exact, int64_t n, int64_t heads) {
-  const int64_t due = n / d.F * d.F, all = n + d.T;
-  int64_t shared = (all + d.T) * kKeyPitch, head = 0;
+int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
+  const int64_t due = n / d.F * d.F, all = n + T;
+  int64_t head = 0;
   for (int64_t first = 0, end; first < all; first = end) {
     end = first < due || exact ? std::min((first / d.F + 1) * d.F, all) : all;
     const int64_t keys = end - first, depth = (keys + 15) / 16, window = std::max(end - std::max(first, n), int64_t{0});
     const bool update = first < due || end < all;
     head += kCoefficients + depth * kFragment * (tiles(window) + (update ? tiles(keys) : 0));
-    shared += update ? tiles(keys) * 8 * kHead * 2 : 0;
   }
-  return aligned(static_cast<int>(shared + heads * head));
+  return aligned(static_cast<int>((all + T) * kKeyPitch + heads * head));
 }
 
 int scratch_bytes(int key_tiles, int query_tiles) {
@@ -38,7 +37,7 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
   if (d.G != 1) return "a decay a key channel";
   if (d.tokens != DType::bf16 || d.records != DType::bf16) return "tokens or records other than bf16";
   if (d.F == 0) return "a checkpoint off the grid";
-  if (d.T < 1 || d.T > 8 * kQueryTiles) return "a window of more than 16 tokens";
+  if (d.prefill && !d.exact) return "a prefill that need not have the bits of verifies";
   if (d.R > kMostRecords || !std::has_single_bit(static_cast<uint64_t>(d.R))) return "a ring of more than 64 rows";
   if (!d.aligned) return "rows that do not begin on 16 bytes, or strides above 2^31";
   if (device.capability < 80) return "a device before sm_80";
@@ -49,31 +48,41 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
 
 VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   if (const char* why = unserved(d, device)) return {.exact = true, .reason = why};
-  const int state = kHead * kHead * static_cast<int>(size_of(d.state));
-  const int64_t group = d.Hv / d.Hk, most = d.R - d.T, widest = d.exact ? d.F : d.F - 1 + d.T;
-  VerifyPlan plan{.exact = d.exact, .wide = d.T > 8 || widest > 24};
-  plan.scratch = scratch_bytes(tiles(std::max(widest, d.F)), tiles(d.T));
+  const int element = static_cast<int>(size_of(d.state)), state = kHead * state_pitch(element);
+  // A chunk is folded by the next: F-1 records at most are left, then two chunks.
+  const int64_t most_tokens = d.prefill ? std::min<int64_t>((d.R - d.F + 1) / 2, 16) : 16;
+  if (most_tokens < 1) return {.exact = true, .reason = "a ring too small for chunks"};
+  const int64_t T = std::clamp<int64_t>(d.T, 1, most_tokens), chunks = std::max<int64_t>((d.T + T - 1) / T, 1);
+  const bool exact = d.exact || chunks > 1;
+  const int64_t group = d.Hv / d.Hk, widest = exact ? d.F : d.F - 1 + T;
+  VerifyPlan plan{.exact = exact,
+                  .prefill = d.prefill,
+                  .chunk = static_cast<int>(T),
+                  .launches = static_cast<int>(chunks + d.prefill)};
+  plan.wide = T > 8 || widest > 24;
+  plan.scratch = scratch_bytes(tiles(std::max(widest, d.F)), tiles(T));
   int largest = 0, largest_head = 0;
-  for (int64_t n = 0; n <= most; n++) {
-    largest = std::max(largest, unit_bytes(d, d.exact, n, group));
-    largest_head = std::max(largest_head, unit_bytes(d, d.exact, n, 1));
+  for (int64_t n = 0; n <= d.R - T; n++) {
+    largest = std::max(largest, unit_bytes(d, T, exact, n, group));
+    largest_head = std::max(largest_head, unit_bytes(d, T, exact, n, 1));
   }
   const int64_t heads = d.B * d.Hv;
   const int values = aligned(static_cast<int>(d.R) * value_pitch(1));
 
-  const int slices = slices_of(static_cast<int>(size_of(d.state)));
+  const int slices = slices_of(element);
 
   // Few heads: each has a multiprocessor, or half of one, to itself, and only the way to the first byte counts.
   plan.shared = state + values + largest_head + plan.scratch;
   const bool few = 2 * heads <= 3 * device.multiprocessors, fits = plan.shared <= device.shared_bytes;
-  plan.tokens = std::max(largest, (plan.wide ? 64 : 56) * 1024);
+  plan.tokens = std::max(largest, (plan.wide ? 60 : 48) * 1024);
   plan.states = (device.shared_bytes - kPipelineStatic - plan.tokens - kPreparers * plan.scratch) / 128 * 128;
   const bool flows = device.capability >= 90 && plan.states >= 2 * (state / slices + values) && heads <= INT32_MAX / 2;
   if (!flows || (few && fits)) {
     if (!fits) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
     plan.kernel = VerifyKernel::direct, plan.threads = kDirectThreads, plan.blocks = static_cast<int>(heads);
     plan.tokens = plan.states = 0;
-    plan.reason = few ? "no more heads than the multiprocessors take at once" : "no room or no bulk copies for a pipeline";
+    plan.reason =
+        few ? "no more heads than the multiprocessors take at once" : "no room or no bulk copies for a pipeline";
     return plan;
   }
   plan.kernel = VerifyKernel::pipeline, plan.threads = kPipelineThreads;
@@ -89,7 +98,8 @@ std::string to_string(const VerifyPlan& p) {
                                                         : "pipeline";
   std::string text = fmt::format("{}{}{}", name, p.exact ? " exact" : "", p.wide ? " wide" : "");
   if (p.kernel != VerifyKernel::generic)
-    text += fmt::format(": {} blocks of {} threads, {} bytes shared", p.blocks, p.threads, p.shared);
+    text += fmt::format(": {} x {} blocks of {} threads, {} tokens a row, {} bytes shared", p.launches, p.blocks,
+                        p.threads, p.chunk, p.shared);
   if (p.kernel == VerifyKernel::pipeline)
     text += fmt::format(" (tokens {}, states {}, scratch {} x {})", p.tokens, p.states, kPreparers, p.scratch);
   return text + "; " + p.reason;

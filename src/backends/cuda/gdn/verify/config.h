@@ -1,27 +1,23 @@
-// What a verify on tensor cores is launched as, decided on the host from shapes and the device's limits alone, so that it can
-// be printed and tested without a GPU.
+// What a verify on tensor cores is launched as, decided on the host from shapes and the device's limits alone, so that
+// it can be printed and tested without a GPU.
 #pragma once
 #include <cstdint>
 #include <string>
 
+#include "backends/cuda/limits.h"
 #include "base/dtype.h"
 
 namespace deltaring::cuda {
 
 // What the plan depends on.
 struct VerifyDesc {
-  int64_t B, T;      // rows; tokens of the longest
+  int64_t B, T;  // rows; tokens of the longest, 0 for a fold
   int64_t Hk, Hv, K, V, G;
-  int64_t R, F;      // F 0: off the grid
+  int64_t R, F;  // F 0: off the grid
   DType tokens, records, state;
-  bool exact;        // window tokens behind a grid point are computed from the state folded there
-  bool aligned;      // all rows begin on 16 bytes, a head's state is dense, strides of heads and below fit 32 bits
-};
-
-struct DeviceLimits {
-  int capability = 90;  // 10 * major + minor
-  int multiprocessors = 132;
-  int shared_bytes = 227 * 1024;  // of a block, at most
+  bool prefill;  // fold_to may lie inside the row
+  bool exact;    // window tokens behind a grid point are computed from the state folded there
+  bool aligned;  // all rows begin on 16 bytes, a head's state is dense, strides of heads and below fit 32 bits
 };
 
 enum class VerifyKernel : uint8_t {
@@ -33,6 +29,9 @@ enum class VerifyKernel : uint8_t {
 struct VerifyPlan {
   VerifyKernel kernel = VerifyKernel::generic;
   bool exact = false;
+  bool prefill = false;
+  int chunk = 0;  // tokens of a row that one launch takes
+  int launches = 1;
   bool wide = false;  // segments of more than 8 window tokens or more than 24 keys
   int blocks = 0, threads = 0;
   int shared = 0;                           // bytes, dynamic
@@ -45,7 +44,7 @@ std::string to_string(const VerifyPlan& plan);
 
 // Sizes that kernels and plan agree on.
 constexpr int kHead = 128;        // K = V
-constexpr int kKeyPitch = 320;    // bytes between q and k rows in shared memory: fragment reads meet no bank twice
+constexpr int kKeyPitch = 272;    // bytes between q and k rows in shared memory: eight rows meet every bank once
 constexpr int kKeyTiles = 4;      // 8 keys each, the most of a segment: F-1 + 16 <= 32
 constexpr int kQueryTiles = 2;    // 8 queries each
 constexpr int kFragment = 768;    // bytes of a [16, 8] fragment in three bf16 parts
@@ -54,6 +53,8 @@ constexpr int kMostRecords = 64;  // R
 constexpr int kDirectThreads = 32 * (kHead / 16 + 1);
 // A state flows in slices of 32 KB: half a head of f32.
 constexpr int slices_of(int element_bytes) { return element_bytes / 2; }
+// Bytes between rows of a state: eight rows of fragments meet every bank once.
+constexpr int state_pitch(int element_bytes) { return kHead * element_bytes + 8 * element_bytes; }
 // Bytes between v rows of a slice: no bank is met twice.
 constexpr int value_pitch(int slices) { return 2 * kHead / slices + 16; }
 constexpr int kPreparers = 6;  // warps

@@ -23,7 +23,8 @@ __device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_floa
 __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 // A [16, 8] B fragment in three parts, as a lane keeps it in shared memory: high and middle, then low.
-__device__ __forceinline__ void store_fragment(char* fragment, int lane, const uint32_t (&b0)[3], const uint32_t (&b1)[3]) {
+__device__ __forceinline__ void store_fragment(char* fragment, int lane, const uint32_t (&b0)[3],
+                                               const uint32_t (&b1)[3]) {
   reinterpret_cast<uint4*>(fragment)[lane] = {b0[0], b1[0], b0[1], b1[1]};
   reinterpret_cast<uint2*>(fragment + 512)[lane] = {b0[2], b1[2]};
 }

@@ -22,10 +22,7 @@ __device__ __forceinline__ const uint16_t* value_row(const VerifyParams& p, cons
   return p.record_v + ring_at(p.v_at, unit, head, slot_of(p, unit, row));
 }
 
-template <class Chunk>
-constexpr int kStateBytes = kHead * kHead * Chunk::kBytes;
-
-template <class Chunk>
+template <class Step>
 __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_constant__ VerifyParams p) {
   extern __shared__ __align__(128) char state[];  // and behind it values, tokens, scratch
   __shared__ Segment segments[kSegments];
@@ -36,7 +33,7 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
   if (unit.seat < 0) clear_outputs(p, unit, threadIdx.x, kDirectThreads);
   if (unit.seat < 0 || (unit.T == 0 && unit.folds == 0)) return;
   const int keys = unit.keys(), rows = keys + unit.T;
-  char* const values = state + kStateBytes<Chunk>;
+  char* const values = state + kHead * Step::kPitch;
   char* const tokens = values + keys * value_pitch(1);
   for (int i = threadIdx.x / 16; i < rows + keys; i += kDirectThreads / 16) {
     const uint16_t* from = i < rows ? token_row(p, unit, i) : value_row(p, unit, head, i - rows);
@@ -44,8 +41,10 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
     copy_async(to + threadIdx.x % 16 * 16, from + threadIdx.x % 16 * 8);
   }
   copy_commit();
-  const char* from = state_of(p, unit, head, Chunk::kBytes);
-  for (int i = threadIdx.x * 16; i < kStateBytes<Chunk>; i += kDirectThreads * 16) copy_async(state + i, from + i);
+  const char* from = state_of(p, unit, head, Step::kBytes);
+  constexpr int kPieces = kHead * Step::kBytes / 16;
+  for (int i = threadIdx.x; i < kHead * kPieces; i += kDirectThreads)
+    copy_async(state + place_of(i / kPieces) * Step::kPitch + i % kPieces * 16, from + 16 * i);
   copy_commit();
   cut(p, unit, segments, threadIdx.x == 0);
   auto& scratch = *reinterpret_cast<Scratch*>(tokens + unit.tokens_block());
@@ -56,17 +55,18 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
   if (preparer) prepare_head(p, unit, segments, 0, tokens, lane, scratch);
   copy_wait<0>();
   __syncthreads();
-  if (!preparer) consume_head<1, true, 1, Chunk>(p, unit, segments, 0, 0, tokens, state, warp, lane);
+  if (!preparer) consume_head<1, true, 1, Step>(p, unit, segments, 0, 0, tokens, state, warp, lane);
 }
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 
 // Groups of consumers take heads in turns: one waits for its matrices while the other loads.
 // Where segments of 16-bit states may be wide there is one group of more warps, whose columns need the registers.
-template <class Chunk, bool kWide>
+template <class Step, bool kWide>
 struct Consumers {
-  static constexpr int kSlices = slices_of(Chunk::kBytes);
-  static constexpr int kGroups = kWide && kSlices == 1 ? 1 : 2, kWarps = 8 / kGroups, kTiles = kHead / (16 * kSlices * kWarps);
+  static constexpr int kSlices = slices_of(Step::kBytes);
+  static constexpr int kGroups = kWide && kSlices == 1 ? 1 : 2, kWarps = 8 / kGroups,
+                       kTiles = kHead / (16 * kSlices * kWarps);
 };
 
 // How the launch divides its shared memory: bytes of the rings of token blocks and of state blocks, and of one scratch.
@@ -92,8 +92,8 @@ struct Work {
   }
 };
 
-// Units in flight, and states in flight. Token blocks and state blocks follow each other in rings of bytes, so short rows
-// make a deep pipeline; tokens run ahead of states, because their coefficients take time.
+// Units in flight, and states in flight. Token blocks and state blocks follow each other in rings of bytes, so short
+// rows make a deep pipeline; tokens run ahead of states, because their coefficients take time.
 struct UnitSlot {
   Unit unit;  // of 0 heads: there are no more
   Segment segments[kSegments];
@@ -177,7 +177,8 @@ __device__ __forceinline__ void produce_tokens(const VerifyParams& p, char* ring
     const int size = p.gate_dtype == DType::f32 ? 4 : 2;
     if (lane < unit.T) {
       prefetch(static_cast<const char*>(p.g) + token_at(unit.token + lane, p.g_token, unit.head, p.g_head) * size);
-      prefetch(static_cast<const char*>(p.beta) + token_at(unit.token + lane, p.beta_token, unit.head, p.beta_head) * size);
+      prefetch(static_cast<const char*>(p.beta) +
+               token_at(unit.token + lane, p.beta_token, unit.head, p.beta_head) * size);
     }
   }
   if (turn.count - oldest.count == kUnits) reclaim();
@@ -189,8 +190,8 @@ __device__ __forceinline__ void produce_tokens(const VerifyParams& p, char* ring
 }
 
 // States and v.
-__device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes, int slices, char* ring, int ring_bytes,
-                                               int lane, Pipeline& pipe) {
+__device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes, char* ring, int ring_bytes, int lane,
+                                               Pipeline& pipe) {
   ByteRing room{.size = ring_bytes};
   Turn<kStates> turn, oldest;
   Turn<kUnits> unit_turn;
@@ -199,8 +200,8 @@ __device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes,
     barrier_wait(pipe.known[unit_turn.slot()], unit_turn.parity());
     const Unit& unit = pipe.units[unit_turn.slot()].unit;
     if (unit.heads == 0) return;
-    const int state_bytes = kHead * kHead * bytes / slices, row_bytes = 2 * kHead / slices;
-    const int need = unit.state_block(kHead * kHead * bytes, slices), keys = need > 0 ? unit.keys() : 0;
+    const int slices = slices_of(bytes), rows = kHead / slices, row_bytes = kHead * bytes, value_bytes = 2 * rows;
+    const int need = unit.state_block(bytes), keys = need > 0 ? unit.keys() : 0;
 #pragma unroll 1
     for (int i = 0; i < unit.heads * slices; i++, turn.count++) {
       const int slot = turn.slot(), head = unit.head + i / slices, slice = i % slices;
@@ -214,17 +215,17 @@ __device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes,
       const int charge = room.charge(need), at = room.take(need);
       if (lane == 0) {
         pipe.at[slot] = at, pipe.charge[slot] = charge;
-        barrier_expect(pipe.loaded[slot], need > 0 ? keys * row_bytes + state_bytes : 0);
-        if (need > 0) {
-          const char* from = state_of(p, unit, head, bytes) + slice * state_bytes;
-          bulk_load(ring + at, from, state_bytes, pipe.loaded[slot]);
-        }
+        barrier_expect(pipe.loaded[slot], need > 0 ? keys * value_bytes + rows * row_bytes : 0);
       }
       __syncwarp();
+      const char* from = state_of(p, unit, head, bytes) + slice * rows * row_bytes;
+#pragma unroll 1
+      for (int row = lane; need > 0 && row < rows; row += 32)
+        bulk_load(ring + at + place_of(row) * state_pitch(bytes), from + row * row_bytes, row_bytes, pipe.loaded[slot]);
 #pragma unroll 1
       for (int key = lane; key < keys; key += 32) {
-        const uint16_t* from = value_row(p, unit, head, key) + slice * (kHead / slices);
-        bulk_load(ring + at + state_bytes + key * value_pitch(slices), from, row_bytes, pipe.loaded[slot]);
+        char* to = ring + at + rows * state_pitch(bytes) + key * value_pitch(slices);
+        bulk_load(to, value_row(p, unit, head, key) + slice * rows, value_bytes, pipe.loaded[slot]);
       }
     }
   }
@@ -291,11 +292,12 @@ __device__ __forceinline__ void prepare_all(const VerifyParams& p, char* tokens,
   }
 }
 
-// A group of consumers takes every kGroups-th slice; kStates is a multiple of that, so a state slot always is one group's.
-template <class Chunk, bool kWide>
+// A group of consumers takes every kGroups-th slice; kStates is a multiple of that, so a state slot always is one
+// group's.
+template <class Step, bool kWide>
 __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* tokens, char* states, int group,
                                             int warp, int lane, Pipeline& pipe) {
-  using C = Consumers<Chunk, kWide>;
+  using C = Consumers<Step, kWide>;
   Turn<kStates> turn;
   Turn<kUnits> unit_turn;
 #pragma unroll 1
@@ -313,8 +315,8 @@ __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* t
       barrier_wait(pipe.ready[unit_slot], unit_turn.parity());
       barrier_wait(pipe.loaded[slot], turn.parity());
       if (unit.segments > 0) {
-        consume_head<C::kTiles, kWide, C::kSlices, Chunk>(p, unit, s.segments, i / C::kSlices, i % C::kSlices,
-                                                          tokens + s.at, states + pipe.at[slot], warp, lane);
+        consume_head<C::kTiles, kWide, C::kSlices, Step>(p, unit, s.segments, i / C::kSlices, i % C::kSlices,
+                                                         tokens + s.at, states + pipe.at[slot], warp, lane);
         // A folded state was written here, and a bulk copy will be.
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       }
@@ -325,17 +327,18 @@ __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* t
   }
 }
 
-template <class Chunk, bool kWide>
+template <class Step, bool kWide>
 __global__ void __launch_bounds__(kPipelineThreads, 1)
     pipeline_kernel(const __grid_constant__ VerifyParams p, const PipelinePlan plan) {
   extern __shared__ __align__(128) char tokens[];  // the rings, then the scratch
-  using C = Consumers<Chunk, kWide>;
+  using C = Consumers<Step, kWide>;
   __shared__ Pipeline pipe;
   char* const states = tokens + plan.tokens;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x < kUnits) {
     barrier_init(pipe.known[threadIdx.x], 1), barrier_init(pipe.arrived[threadIdx.x], 1);
-    barrier_init(pipe.ready[threadIdx.x], p.group), barrier_init(pipe.released[threadIdx.x], C::kGroups * C::kWarps + kPreparers);
+    barrier_init(pipe.ready[threadIdx.x], p.group),
+        barrier_init(pipe.released[threadIdx.x], C::kGroups * C::kWarps + kPreparers);
   }
   if (threadIdx.x < kStates) {
     barrier_init(pipe.loaded[threadIdx.x], 1), barrier_init(pipe.empty[threadIdx.x], C::kWarps);
@@ -346,14 +349,14 @@ __global__ void __launch_bounds__(kPipelineThreads, 1)
   launch_dependents();
   constexpr int kAll = C::kGroups * C::kWarps;
   if (warp < kAll) {
-    consume_all<Chunk, kWide>(p, tokens, states, warp / C::kWarps, warp % C::kWarps, lane, pipe);
+    consume_all<Step, kWide>(p, tokens, states, warp / C::kWarps, warp % C::kWarps, lane, pipe);
   } else if (warp < kAll + kPreparers) {
     auto& scratch = *reinterpret_cast<Scratch*>(states + plan.states + (warp - kAll) * plan.scratch);
     prepare_all(p, tokens, warp - kAll, lane, scratch, pipe);
   } else if (warp == kAll + kPreparers) {
     produce_tokens(p, tokens, plan.tokens, lane, pipe);
   } else {
-    produce_states(p, Chunk::kBytes, C::kSlices, states, plan.states, lane, pipe);
+    produce_states(p, Step::kBytes, states, plan.states, lane, pipe);
   }
 }
 

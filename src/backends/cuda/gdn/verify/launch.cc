@@ -19,8 +19,6 @@ bool narrow(const View<N>& view, int from) {
   return true;
 }
 
-bool dense_heads(const View<4>& state) { return state.stride[3] == 1 && state.stride[2] == state.shape[3]; }
-
 template <int N>
 Strides strides_of(const View<N>& view) {
   return {view.stride[0], static_cast<int32_t>(view.stride[1]), static_cast<int32_t>(view.stride[2])};
@@ -28,91 +26,101 @@ Strides strides_of(const View<N>& view) {
 
 int32_t small(int64_t stride) { return static_cast<int32_t>(stride); }
 
+bool serves(const GdnState& s) {
+  return aligned_rows(s.checkpoint) && aligned_rows(s.record_k) && aligned_rows(s.record_v) &&
+         narrow(s.checkpoint, 1) && narrow(s.record_k, 1) && narrow(s.record_v, 1) && narrow(s.record_g, 1) &&
+         narrow(s.record_beta, 1) && s.checkpoint.stride[3] == 1 && s.checkpoint.stride[2] == s.checkpoint.shape[3];
+}
+
+// What rows and state say; the tokens stay to be filled in.
+VerifyDesc desc_of(const Rows& rows, const GdnState& s, int64_t grain) {
+  return {.B = rows.count,
+          .T = 0,
+          .Hk = s.record_k.shape[1],
+          .Hv = s.checkpoint.shape[1],
+          .K = s.checkpoint.shape[3],
+          .V = s.checkpoint.shape[2],
+          .G = s.record_g.shape[3],
+          .R = s.record_k.shape[2],
+          .F = grain,
+          .tokens = s.record_k.dtype,
+          .records = s.record_k.dtype,
+          .state = s.checkpoint.dtype,
+          .prefill = false,
+          .exact = true,
+          .aligned = serves(s)};
+}
+
+VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState& s, int64_t grain, QkNorm norm) {
+  return {.start = rows.start,
+          .seat = rows.seat,
+          .first = rows.first,
+          .folded = rows.folded,
+          .fold_to = rows.fold_to,
+          .B = rows.count,
+          .chunk_tokens = plan.chunk,
+          .seats = small(s.checkpoint.shape[0]),
+          .Hv = small(s.checkpoint.shape[1]),
+          .group = small(s.checkpoint.shape[1] / s.record_k.shape[1]),
+          .R = small(s.record_k.shape[2]),
+          .log2_F = grain == 8 ? 3 : 4,
+          .T_max = plan.chunk,
+          .exact = plan.exact,
+          .l2 = norm == QkNorm::l2,
+          .state = s.checkpoint.data,
+          .record_k = static_cast<uint16_t*>(s.record_k.data),
+          .record_v = static_cast<uint16_t*>(s.record_v.data),
+          .record_g = static_cast<float*>(s.record_g.data),
+          .record_beta = static_cast<float*>(s.record_beta.data),
+          .state_at = strides_of(s.checkpoint),
+          .k_at = strides_of(s.record_k),
+          .v_at = strides_of(s.record_v),
+          .g_at = strides_of(s.record_g),
+          .beta_at = strides_of(s.record_beta)};
+}
+
+void launch(const VerifyPlan& plan, VerifyParams params, DType state, CudaStream& stream) {
+  const bool direct = plan.kernel == VerifyKernel::direct;
+  const auto kernel = state == DType::f32    ? (direct ? launch_direct<DType::f32> : launch_pipeline<DType::f32>)
+                      : state == DType::bf16 ? (direct ? launch_direct<DType::bf16> : launch_pipeline<DType::bf16>)
+                                             : (direct ? launch_direct<DType::f16> : launch_pipeline<DType::f16>);
+  for (; params.chunk < plan.launches; params.chunk++) kernel(plan, params, stream.get());
+}
+
 }  // namespace
 
-VerifyPlan plan_verify(const GdnVerifyArgs& a, const DeviceLimits& device) {
-  const GdnState& s = a.state;
-  const bool aligned = aligned_rows(a.q) && aligned_rows(a.k) && aligned_rows(a.v) && aligned_rows(a.out) &&
-                       aligned_rows(s.checkpoint) && aligned_rows(s.record_k) && aligned_rows(s.record_v);
-  const bool small_strides = narrow(a.q, 0) && narrow(a.k, 0) && narrow(a.v, 0) && narrow(a.g, 0) &&
-                             narrow(a.beta, 0) && narrow(a.out, 0) && narrow(s.checkpoint, 1) &&
-                             narrow(s.record_k, 1) && narrow(s.record_v, 1) && narrow(s.record_g, 1) &&
-                             narrow(s.record_beta, 1);
-  return plan_verify({.B = a.rows.count,
-                      .T = a.rows.longest,
-                      .Hk = s.record_k.shape[1],
-                      .Hv = s.checkpoint.shape[1],
-                      .K = s.checkpoint.shape[3],
-                      .V = s.checkpoint.shape[2],
-                      .G = s.record_g.shape[3],
-                      .R = s.record_k.shape[2],
-                      .F = a.grain,
-                      .tokens = a.q.dtype,
-                      .records = s.record_k.dtype,
-                      .state = s.checkpoint.dtype,
-                      .exact = a.bit_exact,
-                      .aligned = aligned && small_strides && dense_heads(s.checkpoint)},
-                     device);
+VerifyPlan plan_verify(const GdnVerifyArgs& a, bool prefill, const DeviceLimits& device) {
+  VerifyDesc desc = desc_of(a.rows, a.state, a.grain);
+  desc.T = a.rows.longest, desc.tokens = a.q.dtype, desc.prefill = prefill, desc.exact = a.bit_exact;
+  desc.aligned = desc.aligned && aligned_rows(a.q) && aligned_rows(a.k) && aligned_rows(a.v) && aligned_rows(a.out) &&
+                 narrow(a.q, 0) && narrow(a.k, 0) && narrow(a.v, 0) && narrow(a.g, 0) && narrow(a.beta, 0) &&
+                 narrow(a.out, 0);
+  return plan_verify(desc, device);
+}
+
+VerifyPlan plan_fold(const GdnFoldArgs& a, const DeviceLimits& device) {
+  return plan_verify(desc_of(a.rows, a.state, a.grain), device);
 }
 
 void launch_verify(const VerifyPlan& plan, const GdnVerifyArgs& a, CudaStream& stream) {
-  const GdnState& s = a.state;
-  const VerifyParams params{
-      .start = a.rows.start,
-      .seat = a.rows.seat,
-      .first = a.rows.first,
-      .folded = a.rows.folded,
-      .fold_to = a.rows.fold_to,
-      .B = a.rows.count,
-      .tokens = small(a.q.shape[0]),
-      .seats = small(s.checkpoint.shape[0]),
-      .Hv = small(s.checkpoint.shape[1]),
-      .group = small(s.checkpoint.shape[1] / s.record_k.shape[1]),
-      .R = small(s.record_k.shape[2]),
-      .log2_F = a.grain == 8 ? 3 : 4,
-      .T_max = a.rows.longest,
-      .exact = plan.exact,
-      .l2 = a.norm == QkNorm::l2,
-      .scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<float>(kHead)),
-      .q = static_cast<const uint16_t*>(a.q.data),
-      .k = static_cast<const uint16_t*>(a.k.data),
-      .v = static_cast<const uint16_t*>(a.v.data),
-      .q_token = small(a.q.stride[0]),
-      .q_head = small(a.q.stride[1]),
-      .k_token = small(a.k.stride[0]),
-      .k_head = small(a.k.stride[1]),
-      .v_token = small(a.v.stride[0]),
-      .v_head = small(a.v.stride[1]),
-      .g = a.g.data,
-      .beta = a.beta.data,
-      .g_token = small(a.g.stride[0]),
-      .g_head = small(a.g.stride[1]),
-      .beta_token = small(a.beta.stride[0]),
-      .beta_head = small(a.beta.stride[1]),
-      .gate_dtype = a.g.dtype,
-      .out_dtype = a.out.dtype,
-      .A_log = a.gates.A_log,
-      .dt_bias = a.gates.dt_bias,
-      .out = a.out.data,
-      .out_token = small(a.out.stride[0]),
-      .out_head = small(a.out.stride[1]),
-      .state = s.checkpoint.data,
-      .record_k = static_cast<uint16_t*>(s.record_k.data),
-      .record_v = static_cast<uint16_t*>(s.record_v.data),
-      .record_g = static_cast<float*>(s.record_g.data),
-      .record_beta = static_cast<float*>(s.record_beta.data),
-      .state_at = strides_of(s.checkpoint),
-      .k_at = strides_of(s.record_k),
-      .v_at = strides_of(s.record_v),
-      .g_at = strides_of(s.record_g),
-      .beta_at = strides_of(s.record_beta),
-  };
-  const bool direct = plan.kernel == VerifyKernel::direct;
-  switch (s.checkpoint.dtype) {
-    case DType::f32: return (direct ? launch_direct<DType::f32> : launch_pipeline<DType::f32>)(plan, params, stream.get());
-    case DType::bf16: return (direct ? launch_direct<DType::bf16> : launch_pipeline<DType::bf16>)(plan, params, stream.get());
-    case DType::f16: return (direct ? launch_direct<DType::f16> : launch_pipeline<DType::f16>)(plan, params, stream.get());
-  }
+  VerifyParams p = params_of(plan, a.rows, a.state, a.grain, a.norm);
+  p.tokens = small(a.q.shape[0]), p.longest = a.rows.longest, p.prefill = plan.prefill;
+  p.scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<float>(kHead));
+  p.q = static_cast<const uint16_t*>(a.q.data), p.q_token = small(a.q.stride[0]), p.q_head = small(a.q.stride[1]);
+  p.k = static_cast<const uint16_t*>(a.k.data), p.k_token = small(a.k.stride[0]), p.k_head = small(a.k.stride[1]);
+  p.v = static_cast<const uint16_t*>(a.v.data), p.v_token = small(a.v.stride[0]), p.v_head = small(a.v.stride[1]);
+  p.g = a.g.data, p.g_token = small(a.g.stride[0]), p.g_head = small(a.g.stride[1]);
+  p.beta = a.beta.data, p.beta_token = small(a.beta.stride[0]), p.beta_head = small(a.beta.stride[1]);
+  p.gate_dtype = a.g.dtype, p.A_log = a.gates.A_log, p.dt_bias = a.gates.dt_bias;
+  p.out = a.out.data, p.out_token = small(a.out.stride[0]), p.out_head = small(a.out.stride[1]);
+  p.out_dtype = a.out.dtype;
+  launch(plan, p, a.state.checkpoint.dtype, stream);
+}
+
+void launch_fold(const VerifyPlan& plan, const GdnFoldArgs& a, CudaStream& stream) {
+  VerifyParams p = params_of(plan, a.rows, a.state, a.grain, a.norm);
+  p.start = nullptr;
+  launch(plan, p, a.state.checkpoint.dtype, stream);
 }
 
 }  // namespace deltaring::cuda

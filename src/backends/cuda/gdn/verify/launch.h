@@ -7,13 +7,15 @@
 
 namespace deltaring::cuda {
 
-// The plan for arguments that have passed their check.
-VerifyPlan plan_verify(const GdnVerifyArgs& args, const DeviceLimits& device);
+// The plan for arguments that have passed their check; of a verify, a prefill or a fold.
+VerifyPlan plan_verify(const GdnVerifyArgs& args, bool prefill, const DeviceLimits& device);
+VerifyPlan plan_fold(const GdnFoldArgs& args, const DeviceLimits& device);
 
 // Launches what the plan names, which is not the generic kernel. Appends the records too.
-// Bytes of a row: its checkpoint once (out too where a fold is due), n records and T tokens once (k and q Hv/Hk times
-// from the cache), out and T records once.
+// Bytes of a row: its checkpoint once a launch (out too where a fold is due), n records and T tokens once (k and q
+// Hv/Hk times from the cache), out and T records once.
 void launch_verify(const VerifyPlan& plan, const GdnVerifyArgs& args, CudaStream& stream);
+void launch_fold(const VerifyPlan& plan, const GdnFoldArgs& args, CudaStream& stream);
 
 // The kernels of a state's dtype, an instance file each.
 template <DType state>

@@ -13,15 +13,18 @@ struct Strides {
 };
 
 struct VerifyParams {
-  const int32_t* start;  // [B+1]
+  const int32_t* start;  // [B+1]; null: no row has tokens, records are folded
   const int32_t* seat;   // [B]
   const int64_t* first;  // [B]
   const int64_t* folded;
   const int64_t* fold_to;
   int32_t B, tokens;
-  int32_t seats, Hv, group;  // group = Hv / Hk
-  int32_t R, log2_F, T_max;  // R a power of two, F = 8 or 16
-  bool exact;                // cut the window at grid points too
+  int32_t chunk, chunk_tokens;  // the launch takes tokens [chunk, chunk + 1) * chunk_tokens of each row
+  int32_t seats, Hv, group;     // group = Hv / Hk
+  int32_t R, log2_F, T_max;     // R a power of two, F = 8 or 16
+  int32_t longest;              // tokens of a row, at most
+  bool prefill;                 // fold_to may lie inside the row
+  bool exact;                   // cut the window at grid points too
   bool l2;
   float scale;
 
@@ -34,9 +37,9 @@ struct VerifyParams {
   void* out;                     // [tokens, Hv, 128]
   int32_t out_token, out_head;
 
-  void* state;  // [seats, Hv, 128, 128], a head dense
-  uint16_t *record_k, *record_v;    // bf16 [seats, H, R, 128]
-  float *record_g, *record_beta;    // [seats, Hv, R]
+  void* state;                    // [seats, Hv, 128, 128], a head dense
+  uint16_t *record_k, *record_v;  // bf16 [seats, H, R, 128]
+  float *record_g, *record_beta;  // [seats, Hv, R]
   Strides state_at, k_at, v_at, g_at, beta_at;
 };
 

@@ -19,11 +19,12 @@ namespace deltaring::cuda {
 
 // A warp's own, in shared memory. A and W hold plain dot products first.
 struct Scratch {
-  float g[64], beta[64];    // of the tile's keys
-  double G[8 * kKeyTiles];  // log2 of the decay up to a key. Differences of f32 sums would lose what a strong one leaves
+  float g[64], beta[64];  // of the tile's keys
+  double
+      G[8 * kKeyTiles];  // log2 of the decay up to a key. Differences of f32 sums would lose what a strong one leaves
   float r[8 * kKeyTiles], left[8 * kKeyTiles];  // 1 / |k|, beta / |k|
   float q[8 * kQueryTiles];                     // scale / |q|
-  float rows[];                                 // A [i, j], zeros on the diagonal and above; W [c, j], zeros behind c's key
+  float rows[];  // A [i, j], zeros on the diagonal and above; W [c, j], zeros behind c's key
 
   static __host__ __device__ constexpr int pitch(int key_tiles) { return 8 * key_tiles + 4; }
   static __host__ __device__ constexpr int bytes(int key_tiles, int query_tiles) {
@@ -33,12 +34,12 @@ struct Scratch {
 
 namespace prepare {
 
-// What a lane has of a head's gates, on its way from memory: the records of keys `lane` and `lane` + 32, and a window token,
-// of which a lane has one at most.
+// What a lane has of a head's gates, on its way from memory: the records of keys `lane` and `lane` + 32, and a window
+// token, of which a lane has one at most.
 struct Gates {
-  float g[2], beta[2];    // of the records
-  uint32_t a, b;          // of the window, as they are stored
-  float rate, bias;       // A_log, dt_bias
+  float g[2], beta[2];  // of the records
+  uint32_t a, b;        // of the window, as they are stored
+  float rate, bias;     // A_log, dt_bias
 };
 
 // The window token of a lane.
@@ -68,14 +69,14 @@ __device__ __forceinline__ Gates fetch_gates(const VerifyParams& p, const Unit& 
 }
 
 __device__ __forceinline__ float widen_gate(uint32_t bits, DType t) {
-  return t == DType::f32 ? __uint_as_float(bits)
-                         : t == DType::bf16 ? __uint_as_float(bits << 16)
-                                            : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+  return t == DType::f32    ? __uint_as_float(bits)
+         : t == DType::bf16 ? __uint_as_float(bits << 16)
+                            : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
 }
 
 // g and beta of all keys into the scratch; the window's into its records as well.
-__device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, const Gates& x, int lane,
-                                             Scratch& w) {
+__device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, const Gates& x,
+                                             int lane, Scratch& w) {
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const int key = lane + 32 * i;
@@ -132,14 +133,13 @@ __device__ __forceinline__ float inverse_norm(const char* rows, bool l2, int lan
 __device__ __forceinline__ void multiply(const char* rows, bool both, const char* columns, float* to, int pitch,
                                          int lane) {
   float even[4] = {}, odd[4] = {};
-  const int offset = lane / 4 * kKeyPitch + lane % 4 * 16;
+  rows += (lane & 15) * kKeyPitch + lane / 16 * 16, columns += lane % 8 * kKeyPitch + lane / 8 * 16;
 #pragma unroll
   for (int c = 0; c < kHead / 32; c++) {
-    const uint4 a = *reinterpret_cast<const uint4*>(rows + offset + 64 * c);
-    const uint4 b = *reinterpret_cast<const uint4*>(rows + 8 * kKeyPitch + offset + 64 * c);
-    const uint4 x = *reinterpret_cast<const uint4*>(columns + offset + 64 * c);
-    mma_bf16(even, {a.x, b.x, a.y, b.y}, x.x, x.y);
-    mma_bf16(odd, {a.z, b.z, a.w, b.w}, x.z, x.w);
+    uint32_t a[4], b[4], x[4];
+    load_matrices(a, rows + 64 * c), load_matrices(b, rows + 64 * c + 32), load_matrices(x, columns + 64 * c);
+    mma_bf16(even, a, x[0], x[1]);
+    mma_bf16(odd, b, x[2], x[3]);
   }
   float* at = to + lane / 4 * pitch + lane % 4 * 2;
   *reinterpret_cast<float2*>(at) = {even[0] + odd[0], even[1] + odd[1]};
@@ -161,8 +161,9 @@ __device__ __forceinline__ float decay(double from, double to) {
   return y;
 }
 
-// Dot products of a matrix become what is asked for, tiles of 8 x 8 with lane (row, column) = (lane / 8 and + 4, lane % 8):
-// times left[i] r[j] e^(G_to(i) - G_j), and zero where j is not before `ends` + i. Of a triangle the tiles above the diagonal stay unread.
+// Dot products of a matrix become what is asked for, tiles of 8 x 8 with lane (row, column) = (lane / 8 and + 4, lane %
+// 8): times left[i] r[j] e^(G_to(i) - G_j), and zero where j is not before `ends` + i. Of a triangle the tiles above
+// the diagonal stay unread.
 __device__ __forceinline__ void scale_rows(float* m, int pitch, int rows, int key_tiles, bool triangle,
                                            const float* left, const double* G, int ends, int lane, const Scratch& w) {
 #pragma unroll 1
@@ -178,8 +179,8 @@ __device__ __forceinline__ void scale_rows(float* m, int pitch, int rows, int ke
   }
 }
 
-// x (I + A) = x for the columns of key tile b and before, the last of them first. Lane (g, t) holds row g of 8 at columns
-// 8m+2t, 8m+2t+1; `last` is the last column that may be other than 0 in its row.
+// x (I + A) = x for the columns of key tile b and before, the last of them first. Lane (g, t) holds row g of 8 at
+// columns 8m+2t, 8m+2t+1; `last` is the last column that may be other than 0 in its row.
 template <int b>
 __device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int keys, const float* A, int pitch,
                                       int lane) {
@@ -196,22 +197,6 @@ __device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int k
     }
   }
   if constexpr (b > 0) solve<b - 1>(x, last, keys, A, pitch, lane);
-}
-
-// Keys as the B operand of a fold: pairs of keys a channel, channels in the order in which lanes own the state.
-__device__ __forceinline__ void transpose(const char* keys, int key_tiles, char* to, int lane) {
-  const int g = lane / 4, t = lane % 4;
-#pragma unroll 1
-  for (int m = 0; m < 4 * key_tiles; m++) {
-    const char* row = keys + (m / 4 * 8 + 2 * t) * kKeyPitch + m % 4 * 64 + g / 2 * 16 + g % 2 * 2;
-    uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const uint32_t low = *reinterpret_cast<const uint16_t*>(row + 4 * i);
-      pair[i] = low | uint32_t{*reinterpret_cast<const uint16_t*>(row + kKeyPitch + 4 * i)} << 16;
-    }
-    reinterpret_cast<uint4*>(to)[m * 32 + lane] = {pair[0], pair[1], pair[2], pair[3]};
-  }
 }
 
 // Norms, sums of the gates and the coefficients of single tokens.
@@ -293,8 +278,8 @@ __device__ __forceinline__ void prepare_segment(const VerifyParams& p, const Seg
 
 }  // namespace prepare
 
-// Head `head` of a unit, once the keys and queries are there and its gates are in the scratch. What the heads share is the
-// first one's to do.
+// Head `head` of a unit, once the keys and queries are there and its gates are in the scratch. What the heads share is
+// the first one's to do.
 __device__ __forceinline__ void prepare_head(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
                                              char* tokens, int lane, Scratch& w) {
   if (head == 0 && unit.head % p.group == 0) prepare::append_keys(p, unit, tokens, lane);
@@ -304,7 +289,6 @@ __device__ __forceinline__ void prepare_head(const VerifyParams& p, const Unit& 
     const Segment s = segments[i];
     const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
     prepare::prepare_segment(p, s, keys, queries, lane, w, coefficients + s.block);
-    if (head == 0 && s.update) prepare::transpose(keys, s.key_tiles(), tokens + s.transposed, lane);
   }
 }
 

@@ -1,8 +1,9 @@
-// A unit of work: some value heads of one key head of a row, their segments, and where their pieces lie in shared memory.
+// A unit of work: some value heads of one key head of a row, their segments, and where their pieces lie in shared
+// memory.
 //
 // Keys are numbered by their distance from the checkpoint: records 0..n-1, then the window n..n+T-1. A segment is a run
-// of keys that is computed from one state; the state of the next segment is the rounded fold of this one. Whole grains of
-// records are segments of their own whether they are stored or not, so no bit depends on the step that stores them.
+// of keys that is computed from one state; the state of the next segment is the rounded fold of this one. Whole grains
+// of records are segments of their own whether they are stored or not, so no bit depends on the step that stores them.
 #pragma once
 #include "backends/cuda/gdn/verify/config.h"
 #include "backends/cuda/gdn/verify/params.h"
@@ -12,7 +13,7 @@ namespace deltaring::cuda {
 // Coefficients of a segment, behind which the fragments lie: queries x keys for the outputs; with an update keys x keys
 // for the corrections, and the keys transposed.
 struct Coefficients {
-  float key[8 * kKeyTiles];      // beta e^G / |k|
+  float key[8 * kKeyTiles];  // beta e^G / |k|
   float beta[8 * kKeyTiles];
   float query[8 * kQueryTiles];  // e^G scale / |q|
   float total;                   // e^G of the whole segment
@@ -25,8 +26,6 @@ struct alignas(16) Segment {
   int update, store;   // is the state folded behind it, and stored?
   int window;          // its first window key, counted within it
   int block;           // bytes from a head's coefficients to the segment's
-  int transposed;      // bytes from the unit's tokens to the keys transposed, for an update
-  int pad[3];
 
   __device__ int key_tiles() const { return (keys + 7) / 8; }
   __device__ int query_tiles() const { return (queries + 7) / 8; }
@@ -35,12 +34,11 @@ struct alignas(16) Segment {
   __device__ int outputs() const { return static_cast<int>(sizeof(Coefficients)); }
   __device__ int corrections() const { return outputs() + depth() * query_tiles() * kFragment; }
   __device__ int bytes() const { return corrections() + (update ? depth() * key_tiles() * kFragment : 0); }
-  __device__ int transposed_bytes() const { return update ? key_tiles() * 8 * kHead * 2 : 0; }
 };
 
-// The tokens block of a unit holds its keys, queries, the transposed keys and a head's coefficients after the other's.
+// The tokens block of a unit holds its keys, queries, and a head's coefficients after the other's.
 struct alignas(16) Unit {
-  int32_t seat;          // -1: zeros out, nothing else
+  int32_t seat;  // -1: zeros out, nothing else
   int32_t key_head;
   int32_t head, heads;   // its value heads
   int32_t token;         // of the row's first window token
@@ -49,14 +47,15 @@ struct alignas(16) Unit {
   int32_t segments;      // 0: nothing is read for it
   int32_t coefficients;  // bytes from the tokens to the first head's; and of one head's
   int32_t stride;
-  int32_t folds;         // fold_to - folded
+  int32_t folds;  // fold_to - folded
 
   __device__ int keys() const { return n + T; }
   __device__ int queries() const { return keys() * kKeyPitch; }  // bytes from the tokens to the first query
   __device__ int tokens_block() const { return segments > 0 ? (coefficients + heads * stride + 127) & -128 : 0; }
   // Of a slice of the state and the values that go with it.
-  __device__ int state_block(int bytes, int slices) const {
-    return segments > 0 ? (bytes / slices + keys() * value_pitch(slices) + 127) & -128 : 0;
+  __device__ int state_block(int element_bytes) const {
+    const int slices = slices_of(element_bytes), state = kHead / slices * state_pitch(element_bytes);
+    return segments > 0 ? (state + keys() * value_pitch(slices) + 127) & -128 : 0;
   }
 };
 
@@ -66,10 +65,33 @@ struct RawRow {
   int64_t first, folded, fold_to;
 };
 __device__ __forceinline__ RawRow read_row(const VerifyParams& p, int b) {
-  return {p.start[b], p.start[b + 1], p.seat[b], p.first[b], p.folded[b], p.fold_to[b]};
+  RawRow row{.seat = p.seat[b], .first = p.first[b], .folded = p.folded[b], .fold_to = p.fold_to[b]};
+  if (p.start) row.start = p.start[b], row.end = p.start[b + 1];
+  return row;
 }
 
-__device__ __forceinline__ Unit unit_of(const VerifyParams& p, const RawRow& row, int key_head, int head, int heads) {
+// The launch's chunk of a row. A chunk starts by folding the whole grains before it, up to fold_to, so that its records
+// and tokens fit the ring. A row whose numbers are impossible loses its seat, in every chunk alike.
+__device__ __forceinline__ RawRow chunk_of(const VerifyParams& p, RawRow row) {
+  const int64_t length = row.end - row.start, end = row.first + length, F = int64_t{1} << p.log2_F;
+  const bool ordered = 0 <= row.folded && row.folded <= row.first && row.folded <= row.fold_to &&
+                       row.fold_to <= (p.prefill ? end : row.first) && length <= p.longest;
+  const bool fits = row.first - row.folded <= p.R && end - row.fold_to <= p.R &&
+                    (row.fold_to >= row.first || end - row.folded <= p.R);
+  if (!ordered || !fits || ((row.folded | row.fold_to) & (F - 1)) != 0) row.seat = -1;
+  const auto checkpoint_at = [&](int64_t token) {
+    const int64_t grid = (row.first + min(token, length)) & -F, stored = min(row.fold_to, grid);
+    return max(row.folded, stored);
+  };
+  const int64_t from = int64_t{p.chunk} * p.chunk_tokens, here = min(from, length);
+  const int64_t before = p.chunk == 0 ? row.folded : checkpoint_at(from - p.chunk_tokens), after = checkpoint_at(from);
+  row.end = row.start + static_cast<int32_t>(min(from + p.chunk_tokens, length));
+  row.start += static_cast<int32_t>(here), row.first += here, row.folded = before, row.fold_to = after;
+  return row;
+}
+
+__device__ __forceinline__ Unit unit_of(const VerifyParams& p, const RawRow& raw, int key_head, int head, int heads) {
+  const RawRow row = chunk_of(p, raw);
   const int64_t n = row.first - row.folded, folds = row.fold_to - row.folded;
   Unit unit{.seat = row.seat, .key_head = key_head, .head = head, .heads = heads, .token = row.start};
   unit.T = row.end - row.start;
@@ -96,9 +118,9 @@ __device__ __forceinline__ void cut(const VerifyParams& p, Unit& unit, Segment* 
     const int window = max(first, unit.n);
     Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = max(end - window, 0)};
     s.update = record || end < all, s.store = record && end == unit.folds;
-    s.window = window - first, s.block = unit.stride, s.transposed = unit.coefficients;
+    s.window = window - first, s.block = unit.stride;
     if (writer) segments[unit.segments] = s;
-    unit.segments++, unit.stride += s.bytes(), unit.coefficients += s.transposed_bytes();
+    unit.segments++, unit.stride += s.bytes();
   }
 }
 

@@ -1,0 +1,7 @@
+#include "backends/cuda/gdn/recurrent/kernel.cuh"
+
+namespace deltaring::cuda {
+
+template void launch_recurrent<32>(const RecurrentArgs&, unsigned, cudaStream_t);
+
+}  // namespace deltaring::cuda

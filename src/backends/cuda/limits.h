@@ -1,0 +1,12 @@
+// What plans ask of a device. The defaults are an H200's, for plans without a GPU.
+#pragma once
+
+namespace deltaring::cuda {
+
+struct DeviceLimits {
+  int capability = 90;  // 10 * major + minor
+  int multiprocessors = 132;
+  int shared_bytes = 227 * 1024;  // of a block, at most
+};
+
+}  // namespace deltaring::cuda

@@ -1,0 +1,33 @@
+// Acceptance where the cursors lie: one call a step moves those of all rows, and serves all layers, which share them.
+#pragma once
+#include <cstdint>
+
+#include "ops/cursor.h"
+
+namespace deltaring {
+
+// For each row with a seat: {folded, first} becomes deltaring::commit({folded, first}, fold_to, kept), and fold_to what
+// plan_fold then says, so that the arrays are the Rows of the next step. Where the backend does not compute on the
+// host, a row whose numbers are impossible is left as it is.
+struct CommitArgs {
+  int32_t count = 0;              // B
+  const int32_t* seat = nullptr;  // [B] -1: nothing of the row changes
+  const int32_t* kept = nullptr;  // [B] acc >= 0: anchor and accepted drafts, 0 when the row is cancelled
+  int64_t* first = nullptr;       // [B] pos
+  int64_t* folded = nullptr;      // [B]
+  int64_t* fold_to = nullptr;     // [B] where the verify left the checkpoint; folded <= fold_to <= first + kept
+  int64_t F = 8;                  // grain of plan_fold: 8 or 16
+  FoldPolicy policy = FoldPolicy::grid;
+};
+
+// What the op does for row b, on every machine.
+constexpr void move_cursor(const CommitArgs& a, int32_t b) {
+  const Cursor moved = commit({.folded = a.folded[b], .pos = a.first[b]}, a.fold_to[b], a.kept[b]);
+  a.first[b] = moved.pos, a.folded[b] = moved.folded, a.fold_to[b] = plan_fold(moved, a.F, a.policy);
+}
+
+// Throw Error(invalid_argument) naming the argument; check_pointers looks at nothing behind a pointer.
+void check_pointers(const CommitArgs& args);
+void check(const CommitArgs& args);
+
+}  // namespace deltaring
