@@ -178,7 +178,11 @@ class GdnJob final : public Job {
       oracle.step(x, p < pos ? nullptr : want.data());
       if (p < pos) continue;
       tokens_.check_out(t, b, want.data(), failures);
-      if (p >= fold_to) judge_record(t, b, p, failures);
+      if (p >= fold_to) {
+        judge_record(t, b, p, failures);
+      } else {
+        each_record(tokens_.inputs(t), row.seat, p, [&](auto slot, DType, const float*) { pools_.allow(slot); });
+      }
     }
   }
 

@@ -17,14 +17,15 @@ int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 // Bytes of the tokens block of a unit of `heads` heads with n records and T window tokens, all that is due folded.
 int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
   const int64_t due = n / d.F * d.F, all = n + T;
-  int64_t head = 0;
+  int64_t shared = (all + T) * kKeyPitch, head = 0;
   for (int64_t first = 0, end; first < all; first = end) {
     end = first < due || exact ? std::min((first / d.F + 1) * d.F, all) : all;
     const int64_t keys = end - first, depth = (keys + 15) / 16, window = std::max(end - std::max(first, n), int64_t{0});
     const bool update = first < due || end < all;
     head += kCoefficients + depth * kFragment * (tiles(window) + (update ? tiles(keys) : 0));
+    shared += update ? tiles(keys) * 8 * kHead * 2 : 0;
   }
-  return aligned(static_cast<int>((all + T) * kKeyPitch + heads * head));
+  return aligned(static_cast<int>(shared + heads * head));
 }
 
 int scratch_bytes(int key_tiles, int query_tiles) {
@@ -48,7 +49,7 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
 
 VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   if (const char* why = unserved(d, device)) return {.exact = true, .reason = why};
-  const int element = static_cast<int>(size_of(d.state)), state = kHead * state_pitch(element);
+  const int element = static_cast<int>(size_of(d.state)), state = kHead * kHead * element;
   // A chunk is folded by the next: F-1 records at most are left, then two chunks.
   const int64_t most_tokens = d.prefill ? std::min<int64_t>((d.R - d.F + 1) / 2, 16) : 16;
   if (most_tokens < 1) return {.exact = true, .reason = "a ring too small for chunks"};
@@ -74,7 +75,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   // Few heads: each has a multiprocessor, or half of one, to itself, and only the way to the first byte counts.
   plan.shared = state + values + largest_head + plan.scratch;
   const bool few = 2 * heads <= 3 * device.multiprocessors, fits = plan.shared <= device.shared_bytes;
-  plan.tokens = std::max(largest, (plan.wide ? 60 : 48) * 1024);
+  plan.tokens = std::max(largest, (plan.wide ? 64 : 56) * 1024);
   plan.states = (device.shared_bytes - kPipelineStatic - plan.tokens - kPreparers * plan.scratch) / 128 * 128;
   const bool flows = device.capability >= 90 && plan.states >= 2 * (state / slices + values) && heads <= INT32_MAX / 2;
   if (!flows || (few && fits)) {

@@ -44,7 +44,7 @@ std::string to_string(const VerifyPlan& plan);
 
 // Sizes that kernels and plan agree on.
 constexpr int kHead = 128;        // K = V
-constexpr int kKeyPitch = 272;    // bytes between q and k rows in shared memory: eight rows meet every bank once
+constexpr int kKeyPitch = 320;    // bytes between q and k rows in shared memory: fragment reads meet no bank twice
 constexpr int kKeyTiles = 4;      // 8 keys each, the most of a segment: F-1 + 16 <= 32
 constexpr int kQueryTiles = 2;    // 8 queries each
 constexpr int kFragment = 768;    // bytes of a [16, 8] fragment in three bf16 parts
@@ -53,8 +53,6 @@ constexpr int kMostRecords = 64;  // R
 constexpr int kDirectThreads = 32 * (kHead / 16 + 1);
 // A state flows in slices of 32 KB: half a head of f32.
 constexpr int slices_of(int element_bytes) { return element_bytes / 2; }
-// Bytes between rows of a state: eight rows of fragments meet every bank once.
-constexpr int state_pitch(int element_bytes) { return kHead * element_bytes + 8 * element_bytes; }
 // Bytes between v rows of a slice: no bank is met twice.
 constexpr int value_pitch(int slices) { return 2 * kHead / slices + 16; }
 constexpr int kPreparers = 6;  // warps

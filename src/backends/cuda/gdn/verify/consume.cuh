@@ -19,7 +19,7 @@ struct Place {
   int lane, g, t, head;
   const char *keys, *queries, *values;  // the segment's first rows
   const char* block;                    // its coefficients
-  char* state;                          // the warp's first tile
+  char* state;                          // the lane's first row at channel 8t
 
   // The lane's first row in the head.
   __device__ int V() const { return kSlices == 1 ? v : slice * (kHead / kSlices) + v; }
@@ -30,29 +30,29 @@ template <int M, int KT, int QT>
 using Columns = float[M][KT + QT][4];
 
 // S k_j and S q_c. k and q are bf16 as they came and S is split exactly: f32 sums of exact products.
-template <int M, int KT, int QT, class Step, int kSlices>
+template <int M, int KT, int QT, class Chunk, int kSlices>
 __device__ __forceinline__ void project(const Place<kSlices>& at, Columns<M, KT, QT>& d) {
-  const int offset = at.lane % 8 * kKeyPitch + at.lane / 8 * 16;
-#pragma unroll
-  for (int c = 0; c < kSteps / 2; c++) {
-    uint32_t x[KT + QT][4];
+  const int offset = at.g * kKeyPitch + at.t * 16;
+#pragma unroll 2
+  for (int c = 0; c < kChunks; c++) {
+    uint4 x[KT + QT];
 #pragma unroll
     for (int b = 0; b < KT + QT; b++) {
       const char* rows = b < KT ? at.keys + 8 * b * kKeyPitch : at.queries + 8 * (b - KT) * kKeyPitch;
-      load_matrices(x[b], rows + offset + 64 * c);
+      x[b] = *reinterpret_cast<const uint4*>(rows + offset + 64 * c);
     }
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int m = 0; m < M; m++) {
+      Chunk chunk;
+      chunk.load(at.state + 16 * m * kHead * Chunk::kBytes, c);
 #pragma unroll
-      for (int m = 0; m < M; m++) {
-        Step step;
-        step.load(at.state + 16 * m * Step::kPitch, 2 * c + h, at.lane);
-        uint32_t a[Step::kParts][4];
-        step.parts(a);
+      for (int h = 0; h < 2; h++) {
+        uint32_t a[Chunk::kParts][4];
+        chunk.parts(h, a);
 #pragma unroll
-        for (int part = Step::kParts - 1; part >= 0; part--) {
+        for (int part = Chunk::kParts - 1; part >= 0; part--) {
 #pragma unroll
-          for (int b = 0; b < KT + QT; b++) mma_bf16(d[m][b], a[part], x[b][2 * h], x[b][2 * h + 1]);
+          for (int b = 0; b < KT + QT; b++) mma_bf16(d[m][b], a[part], h ? x[b].z : x[b].x, h ? x[b].w : x[b].y);
         }
       }
     }
@@ -117,48 +117,36 @@ __device__ __forceinline__ void operand(const float (&x)[4], const float (&y)[4]
   }
 }
 
-// S <- e^G S + U k^T, rounded to the state's dtype.
-template <int M, class Step, int kSlices>
-__device__ __forceinline__ void fold(const float (&u)[M][2][4], const Place<kSlices>& at, int keys) {
+// S <- e^G S + U k^T, rounded to the state's dtype; to `stored` as well, if that is not null.
+template <int M, class Chunk, int kSlices>
+__device__ __forceinline__ void fold(const float (&u)[M][2][4], const Place<kSlices>& at, const Segment& s,
+                                     const char* transposed, char* stored) {
   const float total = reinterpret_cast<const Coefficients*>(at.block)->total;
-  const char* const rows = at.keys + (at.lane & 15) * kKeyPitch + at.lane / 16 * 16;
+  const auto* pairs = reinterpret_cast<const uint4*>(transposed) + at.lane;
+  const bool both = s.keys > 8;
 #pragma unroll
   for (int m = 0; m < M; m++) {
     uint32_t a[3][4];
     operand(u[m][0], u[m][1], a);
-    char* const tile = at.state + 16 * m * Step::kPitch;
-#pragma unroll 2
-    for (int s = 0; s < kSteps; s++) {
-      uint32_t k[4];  // keys 0-7 and 8-15 at the first 8 channels, then at the second
-      load_transposed(k, rows + 32 * s);
-      if (keys <= 8) k[1] = k[3] = 0;
-      Step step;
-      step.load(tile, s, at.lane);
+    const int row = 16 * m * kHead * Chunk::kBytes;
+#pragma unroll 1
+    for (int c = 0; c < kChunks; c++) {
+      const uint4 low = pairs[c * 32], high = both ? pairs[(4 + c) * 32] : uint4{};
+      const uint32_t b0[4] = {low.x, low.y, low.z, low.w}, b1[4] = {high.x, high.y, high.z, high.w};
+      Chunk chunk;
+      chunk.load(at.state + row, c);
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
+      for (int i = 0; i < 4; i++) {
         float x[4];
-        step.get(h, x);
+        chunk.get(i, x);
         for (float& e : x) e *= total;
 #pragma unroll
-        for (int part = 2; part >= 0; part--) mma_bf16(x, a[part], k[2 * h], k[2 * h + 1]);
-        step.set(h, x);
+        for (int part = 2; part >= 0; part--) mma_bf16(x, a[part], b0[i], b1[i]);
+        chunk.set(i, x);
       }
-      __syncwarp();  // all lanes have read what one of them overwrites
-      step.store(tile, s, at.lane);
+      chunk.store(at.state + row, c);
+      if (stored) chunk.store(stored + row, c);
     }
-  }
-  __syncwarp();
-}
-
-// The warp's rows to their seat, 16 bytes a lane; `to` is row 0 of the warp.
-template <int M, class Step>
-__device__ __forceinline__ void store_rows(const char* rows, char* to, int lane) {
-  constexpr int kPieces = kHead * Step::kBytes / 16;
-#pragma unroll 4
-  for (int i = lane; i < 16 * M * kPieces; i += 32) {
-    const int place = i / kPieces, piece = i % kPieces;
-    *reinterpret_cast<uint4*>(to + (row_at(place) * kPieces + piece) * 16) =
-        *reinterpret_cast<const uint4*>(rows + place * Step::kPitch + 16 * piece);
   }
 }
 
@@ -203,11 +191,11 @@ __device__ __forceinline__ void append_values(const VerifyParams& p, const Unit&
 }
 
 // A segment of KT key tiles and QT query tiles. Every instance does the same to a column, whatever stands beside it.
-template <int M, int KT, int QT, class Step, int kSlices>
+template <int M, int KT, int QT, class Chunk, int kSlices>
 __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Unit& unit, const Segment& s,
                                                 const Place<kSlices>& at, float (&corrections)[M][2][4]) {
   Columns<M, KT, QT> d = {};
-  project<M, KT, QT, Step>(at, d);
+  project<M, KT, QT, Chunk>(at, d);
   residuals<M, KT, QT>(at, s.keys, d);
   int bad[M][2];
   bool contained = false;
@@ -267,13 +255,14 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
 
 // Rows 16 M warp and on of a slice of head `head` of a unit. tokens holds keys, queries and what was prepared, `state`
 // the slice and behind it its v. kWide: segments of more than 8 window tokens or more than 24 keys may come.
-template <int M, bool kWide, int kSlices, class Step>
+template <int M, bool kWide, int kSlices, class Chunk>
 __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
                                              int slice, const char* tokens, char* state, int warp, int lane) {
   consume::Place<kSlices> at{.v = 16 * M * warp + 2 * (lane / 4), .slice = slice, .lane = lane};
   at.g = lane / 4, at.t = lane % 4, at.head = unit.head + head;
-  const char* const values = state + kHead / kSlices * Step::kPitch;
-  at.state = state + 16 * M * warp * Step::kPitch;
+  const char* const values = state + kHead * kHead / kSlices * Chunk::kBytes;
+  at.state = state + (at.v * kHead + 8 * at.t) * Chunk::kBytes;
+  const int own = (at.V() * kHead + 8 * at.t) * Chunk::kBytes;
   consume::append_values<M>(p, unit, values, at);
   const char* coefficients = tokens + unit.coefficients + head * unit.stride;
 #pragma unroll 1
@@ -282,7 +271,7 @@ __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& 
     at.keys = tokens + s.first * kKeyPitch, at.queries = tokens + unit.queries() + s.query * kKeyPitch;
     at.values = values + s.first * at.kPitch, at.block = coefficients + s.block;
     float corrections[M][2][4] = {};
-    const auto go = [&](auto kt, auto qt) { consume::consume_segment<M, kt, qt, Step>(p, unit, s, at, corrections); };
+    const auto go = [&](auto kt, auto qt) { consume::consume_segment<M, kt, qt, Chunk>(p, unit, s, at, corrections); };
     using std::integral_constant;
     const int shape = 4 * s.key_tiles() + s.query_tiles();
     switch (shape) {
@@ -322,10 +311,8 @@ __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& 
       }
     }
     if (!s.update) continue;
-    consume::fold<M, Step>(corrections, at, s.keys);
-    if (!s.store) continue;
-    const int64_t first = ring_at(p.state_at, unit, at.head, 0) + (slice * (kHead / kSlices) + 16 * M * warp) * kHead;
-    consume::store_rows<M, Step>(at.state, static_cast<char*>(p.state) + first * Step::kBytes, lane);
+    char* stored = static_cast<char*>(p.state) + ring_at(p.state_at, unit, at.head, 0) * Chunk::kBytes + own;
+    consume::fold<M, Chunk>(corrections, at, s, tokens + s.transposed, s.store ? stored : nullptr);
   }
 }
 

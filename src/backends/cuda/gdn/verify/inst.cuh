@@ -6,8 +6,8 @@
 namespace deltaring::cuda {
 
 template <DType state>
-using StepOf =
-    std::conditional_t<state == DType::f32, F32Step, std::conditional_t<state == DType::bf16, Bf16Step, F16Step>>;
+using ChunkOf =
+    std::conditional_t<state == DType::f32, F32Chunk, std::conditional_t<state == DType::bf16, Bf16Chunk, F16Chunk>>;
 
 // A launch that may begin while the kernel before it ends; it waits for that kernel's results itself.
 template <class... Args>
@@ -27,13 +27,13 @@ void launch_early(void (*kernel)(Args...), const VerifyPlan& plan, cudaStream_t 
 template <DType state>
 void launch_direct(const VerifyPlan& plan, const VerifyParams& params, cudaStream_t stream) {
   static_assert(sizeof(Coefficients) == 336 && sizeof(Scratch) == 1088, "config.cc plans with these");
-  launch_early(direct_kernel<StepOf<state>>, plan, stream, params);
+  launch_early(direct_kernel<ChunkOf<state>>, plan, stream, params);
 }
 
 template <DType state>
 void launch_pipeline(const VerifyPlan& plan, const VerifyParams& params, cudaStream_t stream) {
   const PipelinePlan pipeline{.tokens = plan.tokens, .states = plan.states, .scratch = plan.scratch};
-  const auto kernel = plan.wide ? pipeline_kernel<StepOf<state>, true> : pipeline_kernel<StepOf<state>, false>;
+  const auto kernel = plan.wide ? pipeline_kernel<ChunkOf<state>, true> : pipeline_kernel<ChunkOf<state>, false>;
   launch_early(kernel, plan, stream, params, pipeline);
 }
 

@@ -22,7 +22,10 @@ __device__ __forceinline__ const uint16_t* value_row(const VerifyParams& p, cons
   return p.record_v + ring_at(p.v_at, unit, head, slot_of(p, unit, row));
 }
 
-template <class Step>
+template <class Chunk>
+constexpr int kStateBytes = kHead* kHead* Chunk::kBytes;
+
+template <class Chunk>
 __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_constant__ VerifyParams p) {
   extern __shared__ __align__(128) char state[];  // and behind it values, tokens, scratch
   __shared__ Segment segments[kSegments];
@@ -33,7 +36,7 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
   if (unit.seat < 0) clear_outputs(p, unit, threadIdx.x, kDirectThreads);
   if (unit.seat < 0 || (unit.T == 0 && unit.folds == 0)) return;
   const int keys = unit.keys(), rows = keys + unit.T;
-  char* const values = state + kHead * Step::kPitch;
+  char* const values = state + kStateBytes<Chunk>;
   char* const tokens = values + keys * value_pitch(1);
   for (int i = threadIdx.x / 16; i < rows + keys; i += kDirectThreads / 16) {
     const uint16_t* from = i < rows ? token_row(p, unit, i) : value_row(p, unit, head, i - rows);
@@ -41,10 +44,8 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
     copy_async(to + threadIdx.x % 16 * 16, from + threadIdx.x % 16 * 8);
   }
   copy_commit();
-  const char* from = state_of(p, unit, head, Step::kBytes);
-  constexpr int kPieces = kHead * Step::kBytes / 16;
-  for (int i = threadIdx.x; i < kHead * kPieces; i += kDirectThreads)
-    copy_async(state + place_of(i / kPieces) * Step::kPitch + i % kPieces * 16, from + 16 * i);
+  const char* from = state_of(p, unit, head, Chunk::kBytes);
+  for (int i = threadIdx.x * 16; i < kStateBytes<Chunk>; i += kDirectThreads * 16) copy_async(state + i, from + i);
   copy_commit();
   cut(p, unit, segments, threadIdx.x == 0);
   auto& scratch = *reinterpret_cast<Scratch*>(tokens + unit.tokens_block());
@@ -55,16 +56,16 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
   if (preparer) prepare_head(p, unit, segments, 0, tokens, lane, scratch);
   copy_wait<0>();
   __syncthreads();
-  if (!preparer) consume_head<1, true, 1, Step>(p, unit, segments, 0, 0, tokens, state, warp, lane);
+  if (!preparer) consume_head<1, true, 1, Chunk>(p, unit, segments, 0, 0, tokens, state, warp, lane);
 }
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 
 // Groups of consumers take heads in turns: one waits for its matrices while the other loads.
 // Where segments of 16-bit states may be wide there is one group of more warps, whose columns need the registers.
-template <class Step, bool kWide>
+template <class Chunk, bool kWide>
 struct Consumers {
-  static constexpr int kSlices = slices_of(Step::kBytes);
+  static constexpr int kSlices = slices_of(Chunk::kBytes);
   static constexpr int kGroups = kWide && kSlices == 1 ? 1 : 2, kWarps = 8 / kGroups,
                        kTiles = kHead / (16 * kSlices * kWarps);
 };
@@ -200,7 +201,7 @@ __device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes,
     barrier_wait(pipe.known[unit_turn.slot()], unit_turn.parity());
     const Unit& unit = pipe.units[unit_turn.slot()].unit;
     if (unit.heads == 0) return;
-    const int slices = slices_of(bytes), rows = kHead / slices, row_bytes = kHead * bytes, value_bytes = 2 * rows;
+    const int slices = slices_of(bytes), state_bytes = kHead * kHead * bytes / slices, row_bytes = 2 * kHead / slices;
     const int need = unit.state_block(bytes), keys = need > 0 ? unit.keys() : 0;
 #pragma unroll 1
     for (int i = 0; i < unit.heads * slices; i++, turn.count++) {
@@ -215,17 +216,17 @@ __device__ __forceinline__ void produce_states(const VerifyParams& p, int bytes,
       const int charge = room.charge(need), at = room.take(need);
       if (lane == 0) {
         pipe.at[slot] = at, pipe.charge[slot] = charge;
-        barrier_expect(pipe.loaded[slot], need > 0 ? keys * value_bytes + rows * row_bytes : 0);
+        barrier_expect(pipe.loaded[slot], need > 0 ? keys * row_bytes + state_bytes : 0);
+        if (need > 0) {
+          const char* from = state_of(p, unit, head, bytes) + slice * state_bytes;
+          bulk_load(ring + at, from, state_bytes, pipe.loaded[slot]);
+        }
       }
       __syncwarp();
-      const char* from = state_of(p, unit, head, bytes) + slice * rows * row_bytes;
-#pragma unroll 1
-      for (int row = lane; need > 0 && row < rows; row += 32)
-        bulk_load(ring + at + place_of(row) * state_pitch(bytes), from + row * row_bytes, row_bytes, pipe.loaded[slot]);
 #pragma unroll 1
       for (int key = lane; key < keys; key += 32) {
-        char* to = ring + at + rows * state_pitch(bytes) + key * value_pitch(slices);
-        bulk_load(to, value_row(p, unit, head, key) + slice * rows, value_bytes, pipe.loaded[slot]);
+        const uint16_t* from = value_row(p, unit, head, key) + slice * (kHead / slices);
+        bulk_load(ring + at + state_bytes + key * value_pitch(slices), from, row_bytes, pipe.loaded[slot]);
       }
     }
   }
@@ -294,10 +295,10 @@ __device__ __forceinline__ void prepare_all(const VerifyParams& p, char* tokens,
 
 // A group of consumers takes every kGroups-th slice; kStates is a multiple of that, so a state slot always is one
 // group's.
-template <class Step, bool kWide>
+template <class Chunk, bool kWide>
 __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* tokens, char* states, int group,
                                             int warp, int lane, Pipeline& pipe) {
-  using C = Consumers<Step, kWide>;
+  using C = Consumers<Chunk, kWide>;
   Turn<kStates> turn;
   Turn<kUnits> unit_turn;
 #pragma unroll 1
@@ -315,8 +316,8 @@ __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* t
       barrier_wait(pipe.ready[unit_slot], unit_turn.parity());
       barrier_wait(pipe.loaded[slot], turn.parity());
       if (unit.segments > 0) {
-        consume_head<C::kTiles, kWide, C::kSlices, Step>(p, unit, s.segments, i / C::kSlices, i % C::kSlices,
-                                                         tokens + s.at, states + pipe.at[slot], warp, lane);
+        consume_head<C::kTiles, kWide, C::kSlices, Chunk>(p, unit, s.segments, i / C::kSlices, i % C::kSlices,
+                                                          tokens + s.at, states + pipe.at[slot], warp, lane);
         // A folded state was written here, and a bulk copy will be.
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       }
@@ -327,11 +328,11 @@ __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* t
   }
 }
 
-template <class Step, bool kWide>
+template <class Chunk, bool kWide>
 __global__ void __launch_bounds__(kPipelineThreads, 1)
     pipeline_kernel(const __grid_constant__ VerifyParams p, const PipelinePlan plan) {
   extern __shared__ __align__(128) char tokens[];  // the rings, then the scratch
-  using C = Consumers<Step, kWide>;
+  using C = Consumers<Chunk, kWide>;
   __shared__ Pipeline pipe;
   char* const states = tokens + plan.tokens;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -349,14 +350,14 @@ __global__ void __launch_bounds__(kPipelineThreads, 1)
   launch_dependents();
   constexpr int kAll = C::kGroups * C::kWarps;
   if (warp < kAll) {
-    consume_all<Step, kWide>(p, tokens, states, warp / C::kWarps, warp % C::kWarps, lane, pipe);
+    consume_all<Chunk, kWide>(p, tokens, states, warp / C::kWarps, warp % C::kWarps, lane, pipe);
   } else if (warp < kAll + kPreparers) {
     auto& scratch = *reinterpret_cast<Scratch*>(states + plan.states + (warp - kAll) * plan.scratch);
     prepare_all(p, tokens, warp - kAll, lane, scratch, pipe);
   } else if (warp == kAll + kPreparers) {
     produce_tokens(p, tokens, plan.tokens, lane, pipe);
   } else {
-    produce_states(p, Step::kBytes, states, plan.states, lane, pipe);
+    produce_states(p, Chunk::kBytes, states, plan.states, lane, pipe);
   }
 }
 

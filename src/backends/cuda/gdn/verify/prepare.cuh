@@ -133,13 +133,14 @@ __device__ __forceinline__ float inverse_norm(const char* rows, bool l2, int lan
 __device__ __forceinline__ void multiply(const char* rows, bool both, const char* columns, float* to, int pitch,
                                          int lane) {
   float even[4] = {}, odd[4] = {};
-  rows += (lane & 15) * kKeyPitch + lane / 16 * 16, columns += lane % 8 * kKeyPitch + lane / 8 * 16;
+  const int offset = lane / 4 * kKeyPitch + lane % 4 * 16;
 #pragma unroll
   for (int c = 0; c < kHead / 32; c++) {
-    uint32_t a[4], b[4], x[4];
-    load_matrices(a, rows + 64 * c), load_matrices(b, rows + 64 * c + 32), load_matrices(x, columns + 64 * c);
-    mma_bf16(even, a, x[0], x[1]);
-    mma_bf16(odd, b, x[2], x[3]);
+    const uint4 a = *reinterpret_cast<const uint4*>(rows + offset + 64 * c);
+    const uint4 b = *reinterpret_cast<const uint4*>(rows + 8 * kKeyPitch + offset + 64 * c);
+    const uint4 x = *reinterpret_cast<const uint4*>(columns + offset + 64 * c);
+    mma_bf16(even, {a.x, b.x, a.y, b.y}, x.x, x.y);
+    mma_bf16(odd, {a.z, b.z, a.w, b.w}, x.z, x.w);
   }
   float* at = to + lane / 4 * pitch + lane % 4 * 2;
   *reinterpret_cast<float2*>(at) = {even[0] + odd[0], even[1] + odd[1]};
@@ -197,6 +198,22 @@ __device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int k
     }
   }
   if constexpr (b > 0) solve<b - 1>(x, last, keys, A, pitch, lane);
+}
+
+// Keys as the B operand of a fold: pairs of keys a channel, channels in the order in which lanes own the state.
+__device__ __forceinline__ void transpose(const char* keys, int key_tiles, char* to, int lane) {
+  const int g = lane / 4, t = lane % 4;
+#pragma unroll 1
+  for (int m = 0; m < 4 * key_tiles; m++) {
+    const char* row = keys + (m / 4 * 8 + 2 * t) * kKeyPitch + m % 4 * 64 + g / 2 * 16 + g % 2 * 2;
+    uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const uint32_t low = *reinterpret_cast<const uint16_t*>(row + 4 * i);
+      pair[i] = low | uint32_t{*reinterpret_cast<const uint16_t*>(row + kKeyPitch + 4 * i)} << 16;
+    }
+    reinterpret_cast<uint4*>(to)[m * 32 + lane] = {pair[0], pair[1], pair[2], pair[3]};
+  }
 }
 
 // Norms, sums of the gates and the coefficients of single tokens.
@@ -289,6 +306,7 @@ __device__ __forceinline__ void prepare_head(const VerifyParams& p, const Unit& 
     const Segment s = segments[i];
     const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
     prepare::prepare_segment(p, s, keys, queries, lane, w, coefficients + s.block);
+    if (head == 0 && s.update) prepare::transpose(keys, s.key_tiles(), tokens + s.transposed, lane);
   }
 }
 

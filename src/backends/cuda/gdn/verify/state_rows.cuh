@@ -1,8 +1,9 @@
-// A state in shared memory, and a warp's tiles of it in registers: sixteen rows by sixteen channels, as operand and as
-// accumulator at once, so that a fold needs no exchange between lanes.
+// Sixteen rows of a state, a warp's share, a chunk of 32 channels at a time in registers, as operand and as accumulator
+// at once.
 //
-// Row v of a tile of 16 stands at place v / 2 + 8 (v % 2): a lane's two rows of a fragment, g and g + 8, are then
-// neighbours of V, whose values and outputs move in pairs. The pitch lets eight places meet every bank once.
+// A lane (g, t) owns rows v and v+1 (v = 2g of the stripe) at channels 32c + 8t + 0..7: 16-byte pieces. The same words
+// are the A operand of two multiplications of depth 16, if the other operand's channels are taken in the same order,
+// and the accumulator of four tiles of 8 channels. So a fold needs no exchange between lanes.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -11,11 +12,7 @@
 
 namespace deltaring::cuda {
 
-constexpr int kSteps = kHead / 16;
-
-// Where row v of a slice stands, and which row stands at a place.
-__device__ __forceinline__ int place_of(int v) { return (v & -16) + (v & 15) / 2 + (v & 1) * 8; }
-__device__ __forceinline__ int row_at(int place) { return (place & -16) + (place & 7) * 2 + (place & 8) / 8; }
+constexpr int kChunks = kHead / 32;
 
 struct Bf16Words {
   __device__ static float2 unpack(uint32_t word) { return {bf16_low(word), bf16_high(word)}; }
@@ -32,47 +29,49 @@ struct F16Words {
   }
 };
 
-// Channels 16 step and on of a tile. What the 16-bit dtypes have in common: a word is two channels; words 0 and 1 are
-// the lane's rows at channels 2t, 2t+1 of the first 8, words 2 and 3 of the second.
+// What the 16-bit dtypes have in common: a word is two channels.
 template <class Words>
-struct PackedStep {
-  static constexpr int kBytes = 2, kPitch = state_pitch(kBytes);
-  uint32_t w[4];
+struct PackedChunk {
+  static constexpr int kBytes = 2;  // of an element
+  uint32_t s[2][4];
 
-  __device__ void load(const char* tile, int step, int lane) {
-    load_matrices(w, tile + (lane & 15) * kPitch + 32 * step + lane / 16 * 16);
-  }
-  __device__ void store(char* tile, int step, int lane) const {
+  // at: the lane's first row at channel 8t, in any memory.
+  __device__ void load(const char* at, int c) {
 #pragma unroll
-    for (int m = 0; m < 4; m++)
-      *reinterpret_cast<uint32_t*>(tile + (lane / 4 + m % 2 * 8) * kPitch + 32 * step + m / 2 * 16 + lane % 4 * 4) =
-          w[m];
+    for (int r = 0; r < 2; r++) {
+      const uint4 x = *reinterpret_cast<const uint4*>(at + 2 * kHead * r + 64 * c);
+      s[r][0] = x.x, s[r][1] = x.y, s[r][2] = x.z, s[r][3] = x.w;
+    }
   }
-  // Half h as an accumulator: the first row at 2t, 2t+1 (0, 1), the second (2, 3).
-  __device__ void get(int h, float (&x)[4]) const {
-    const float2 low = Words::unpack(w[2 * h]), high = Words::unpack(w[2 * h + 1]);
+  __device__ void store(char* at, int c) const {
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+      *reinterpret_cast<uint4*>(at + 2 * kHead * r + 64 * c) = {s[r][0], s[r][1], s[r][2], s[r][3]};
+  }
+  // Channels 2i and 2i+1 of rows v (0, 1) and v+1 (2, 3).
+  __device__ void get(int i, float (&x)[4]) const {
+    const float2 low = Words::unpack(s[0][i]), high = Words::unpack(s[1][i]);
     x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
   }
-  __device__ void set(int h, const float (&x)[4]) {
-    w[2 * h] = Words::pack(x[0], x[1]), w[2 * h + 1] = Words::pack(x[2], x[3]);
+  __device__ void set(int i, const float (&x)[4]) {
+    s[0][i] = Words::pack(x[0], x[1]), s[1][i] = Words::pack(x[2], x[3]);
   }
 };
 
-// parts(a): the A operand, exact as a sum of kParts bf16 operands.
-struct Bf16Step : PackedStep<Bf16Words> {
+// parts(h, a): the A operand of channels 4h + 0..3, exact as a sum of kParts bf16 operands.
+struct Bf16Chunk : PackedChunk<Bf16Words> {
   static constexpr int kParts = 1;
-  __device__ void parts(uint32_t (&a)[kParts][4]) const {
-#pragma unroll
-    for (int m = 0; m < 4; m++) a[0][m] = w[m];
+  __device__ void parts(int h, uint32_t (&a)[kParts][4]) const {
+    a[0][0] = s[0][2 * h], a[0][1] = s[1][2 * h], a[0][2] = s[0][2 * h + 1], a[0][3] = s[1][2 * h + 1];
   }
 };
 
-struct F16Step : PackedStep<F16Words> {
+struct F16Chunk : PackedChunk<F16Words> {
   static constexpr int kParts = 2;
-  __device__ void parts(uint32_t (&a)[kParts][4]) const {
+  __device__ void parts(int h, uint32_t (&a)[kParts][4]) const {
 #pragma unroll
     for (int m = 0; m < 4; m++) {
-      const float2 x = F16Words::unpack(w[m]);
+      const float2 x = F16Words::unpack(s[m % 2][2 * h + m / 2]);
       uint32_t three[3];
       split(x.x, x.y, three);
       a[0][m] = three[0], a[1][m] = three[1];
@@ -80,30 +79,38 @@ struct F16Step : PackedStep<F16Words> {
   }
 };
 
-struct F32Step {
-  static constexpr int kParts = 3, kBytes = 4, kPitch = state_pitch(kBytes);
-  float2 w[4];
+struct F32Chunk {
+  static constexpr int kParts = 3, kBytes = 4;
+  float s[2][8];
 
-  __device__ static int offset(int step, int m, int lane) {
-    return (lane / 4 + m % 2 * 8) * kPitch + 64 * step + m / 2 * 32 + lane % 4 * 8;
-  }
-  __device__ void load(const char* tile, int step, int lane) {
+  __device__ void load(const char* at, int c) {
 #pragma unroll
-    for (int m = 0; m < 4; m++) w[m] = *reinterpret_cast<const float2*>(tile + offset(step, m, lane));
+    for (int m = 0; m < 4; m++) {
+      const float4 x = *reinterpret_cast<const float4*>(at + 4 * kHead * (m / 2) + 128 * c + 16 * (m % 2));
+      float* to = &s[m / 2][m % 2 * 4];
+      to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    }
   }
-  __device__ void store(char* tile, int step, int lane) const {
+  __device__ void store(char* at, int c) const {
 #pragma unroll
-    for (int m = 0; m < 4; m++) *reinterpret_cast<float2*>(tile + offset(step, m, lane)) = w[m];
+    for (int m = 0; m < 4; m++) {
+      const float* x = &s[m / 2][m % 2 * 4];
+      *reinterpret_cast<float4*>(at + 4 * kHead * (m / 2) + 128 * c + 16 * (m % 2)) = {x[0], x[1], x[2], x[3]};
+    }
   }
-  __device__ void get(int h, float (&x)[4]) const {
-    x[0] = w[2 * h].x, x[1] = w[2 * h].y, x[2] = w[2 * h + 1].x, x[3] = w[2 * h + 1].y;
+  __device__ void get(int i, float (&x)[4]) const {
+#pragma unroll
+    for (int m = 0; m < 4; m++) x[m] = s[m / 2][2 * i + m % 2];
   }
-  __device__ void set(int h, const float (&x)[4]) { w[2 * h] = {x[0], x[1]}, w[2 * h + 1] = {x[2], x[3]}; }
-  __device__ void parts(uint32_t (&a)[kParts][4]) const {
+  __device__ void set(int i, const float (&x)[4]) {
+#pragma unroll
+    for (int m = 0; m < 4; m++) s[m / 2][2 * i + m % 2] = x[m];
+  }
+  __device__ void parts(int h, uint32_t (&a)[kParts][4]) const {
 #pragma unroll
     for (int m = 0; m < 4; m++) {
       uint32_t three[3];
-      split(w[m].x, w[m].y, three);
+      split(s[m % 2][4 * h + m / 2 * 2], s[m % 2][4 * h + m / 2 * 2 + 1], three);
 #pragma unroll
       for (int part = 0; part < 3; part++) a[part][m] = three[part];
     }

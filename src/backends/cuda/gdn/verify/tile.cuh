@@ -26,6 +26,8 @@ struct alignas(16) Segment {
   int update, store;   // is the state folded behind it, and stored?
   int window;          // its first window key, counted within it
   int block;           // bytes from a head's coefficients to the segment's
+  int transposed;      // bytes from the unit's tokens to the keys transposed, for an update
+  int pad[3];
 
   __device__ int key_tiles() const { return (keys + 7) / 8; }
   __device__ int query_tiles() const { return (queries + 7) / 8; }
@@ -33,10 +35,11 @@ struct alignas(16) Segment {
   // Bytes behind the block's start.
   __device__ int outputs() const { return static_cast<int>(sizeof(Coefficients)); }
   __device__ int corrections() const { return outputs() + depth() * query_tiles() * kFragment; }
+  __device__ int transposed_bytes() const { return update ? key_tiles() * 8 * kHead * 2 : 0; }
   __device__ int bytes() const { return corrections() + (update ? depth() * key_tiles() * kFragment : 0); }
 };
 
-// The tokens block of a unit holds its keys, queries, and a head's coefficients after the other's.
+// The tokens block of a unit holds its keys, queries, the transposed keys and a head's coefficients after the other's.
 struct alignas(16) Unit {
   int32_t seat;  // -1: zeros out, nothing else
   int32_t key_head;
@@ -54,7 +57,7 @@ struct alignas(16) Unit {
   __device__ int tokens_block() const { return segments > 0 ? (coefficients + heads * stride + 127) & -128 : 0; }
   // Of a slice of the state and the values that go with it.
   __device__ int state_block(int element_bytes) const {
-    const int slices = slices_of(element_bytes), state = kHead / slices * state_pitch(element_bytes);
+    const int slices = slices_of(element_bytes), state = kHead * kHead * element_bytes / slices;
     return segments > 0 ? (state + keys() * value_pitch(slices) + 127) & -128 : 0;
   }
 };
@@ -118,9 +121,9 @@ __device__ __forceinline__ void cut(const VerifyParams& p, Unit& unit, Segment* 
     const int window = max(first, unit.n);
     Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = max(end - window, 0)};
     s.update = record || end < all, s.store = record && end == unit.folds;
-    s.window = window - first, s.block = unit.stride;
+    s.window = window - first, s.block = unit.stride, s.transposed = unit.coefficients;
     if (writer) segments[unit.segments] = s;
-    unit.segments++, unit.stride += s.bytes();
+    unit.segments++, unit.stride += s.bytes(), unit.coefficients += s.transposed_bytes();
   }
 }
 
