@@ -1,0 +1,118 @@
+// What a verify on tensor cores is launched as, over shapes and devices. Needs neither a GPU nor its compiler.
+#include <gtest/gtest.h>
+
+#include "backends/cuda/gdn/verify/config.h"
+
+namespace deltaring::cuda {
+namespace {
+
+VerifyDesc qwen(int64_t B, int64_t T, DType state = DType::bf16, bool exact = false) {
+  return {.B = B,
+          .T = T,
+          .Hk = 16,
+          .Hv = 48,
+          .K = 128,
+          .V = 128,
+          .G = 1,
+          .R = T <= 8 ? 32 : 64,
+          .F = 16,
+          .tokens = DType::bf16,
+          .records = DType::bf16,
+          .state = state,
+          .prefill = false,
+          .exact = exact,
+          .aligned = true};
+}
+
+constexpr DeviceLimits kH200{}, kA100{.capability = 80, .multiprocessors = 108, .shared_bytes = 163 * 1024},
+    kSmall{.capability = 120, .multiprocessors = 84, .shared_bytes = 99 * 1024};
+
+TEST(VerifyPlan, FewHeadsGoDirectManyThroughThePipeline) {
+  EXPECT_EQ(plan_verify(qwen(1, 8), kH200).kernel, VerifyKernel::direct);
+  EXPECT_EQ(plan_verify(qwen(4, 8), kH200).kernel, VerifyKernel::direct);
+  EXPECT_EQ(plan_verify(qwen(8, 8), kH200).kernel, VerifyKernel::pipeline);
+  EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).kernel, VerifyKernel::pipeline);
+  EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).blocks, kH200.multiprocessors);
+}
+
+TEST(VerifyPlan, NoPipelineWithoutBulkCopies) {
+  for (const DType state : {DType::bf16, DType::f16, DType::f32})
+    EXPECT_EQ(plan_verify(qwen(256, 8, state), kA100).kernel, VerifyKernel::direct);
+}
+
+// Everything that is planned fits the device, and the rings hold what they must for the pipeline not to stall: the
+// largest unit, and two slices of state with their values.
+TEST(VerifyPlan, FitsEveryDevice) {
+  for (const DeviceLimits& device : {kH200, kA100, kSmall}) {
+    for (const DType state : {DType::bf16, DType::f16, DType::f32}) {
+      for (const bool exact : {false, true}) {
+        for (const int64_t F : {8, 16}) {
+          for (int64_t T = 1; T <= 32; T++) {
+            for (int64_t R = 16; R <= 64; R *= 2) {
+              for (const int64_t B : {1, 3, 64, 512}) {
+                VerifyDesc desc = qwen(B, T, state, exact);
+                desc.F = F, desc.R = R;
+                if (R < T) continue;
+                const VerifyPlan plan = plan_verify(desc, device);
+                SCOPED_TRACE(to_string(plan));
+                EXPECT_LE(plan.shared + (plan.kernel == VerifyKernel::pipeline ? kPipelineStatic : 0),
+                          device.shared_bytes);
+                EXPECT_NE(std::string(plan.reason), "");
+                if (plan.kernel == VerifyKernel::generic) continue;
+                EXPECT_GE(plan.chunk * plan.launches, T);
+                EXPECT_LE(plan.chunk, 16);
+                EXPECT_TRUE(T <= 16 || plan.exact);
+                if (plan.kernel != VerifyKernel::pipeline) continue;
+                const int slice = 128 * 128 * static_cast<int>(size_of(state)) / slices_of(size_of(state));
+                EXPECT_GE(plan.states, 2 * (slice + static_cast<int>(R) * value_pitch(1)));
+                EXPECT_LE(plan.tokens + plan.states + kPreparers * plan.scratch, plan.shared);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// The bits of a request may not depend on which window it happens to have: tensor cores serve all T of a shape or none.
+TEST(VerifyPlan, OneArithmeticForEveryWindow) {
+  for (const DType state : {DType::bf16, DType::f16, DType::f32}) {
+    for (int64_t T = 1; T <= 24; T++) {
+      VerifyDesc desc = qwen(16, T, state, true);
+      desc.R = 64;
+      EXPECT_NE(plan_verify(desc, kH200).kernel, VerifyKernel::generic) << T;
+      desc.prefill = true;
+      EXPECT_NE(plan_verify(desc, kH200).kernel, VerifyKernel::generic) << T;
+    }
+  }
+}
+
+TEST(VerifyPlan, SaysWhyNot) {
+  const auto reason = [](auto change) {
+    VerifyDesc desc = qwen(64, 8);
+    change(desc);
+    const VerifyPlan plan = plan_verify(desc, kH200);
+    EXPECT_EQ(plan.kernel, VerifyKernel::generic);
+    EXPECT_TRUE(plan.exact);
+    return std::string(plan.reason);
+  };
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.K = 64; }), "head dims other than 128 x 128");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.G = 128; }), "a decay a key channel");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.tokens = DType::f32; }), "tokens or records other than bf16");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.records = DType::f16; }), "tokens or records other than bf16");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.F = 0; }), "a checkpoint off the grid");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.R = 128; }), "a ring of more than 64 rows");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.R = 48; }), "a ring of more than 64 rows");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.aligned = false; }),
+            "rows that do not begin on 16 bytes, or strides above 2^31");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.prefill = true; }), "a prefill that need not have the bits of verifies");
+}
+
+TEST(VerifyPlan, Prints) {
+  EXPECT_EQ(to_string(plan_verify(qwen(1, 8), kH200)).rfind("direct: 1 x 48 blocks of 288 threads, 8 tokens a row", 0),
+            0u);
+}
+
+}  // namespace
+}  // namespace deltaring::cuda
