@@ -44,8 +44,8 @@ struct GdnGatesArgs {
 };
 
 // Outputs of every token of every row from checkpoint + records [folded, first) + the row itself. Stores the checkpoint
-// at fold_to when fold_to > folded, and records of all row tokens at positions >= fold_to. Ring slots that hold no record
-// of [folded, first) or of these may be written over. Moves no cursor.
+// at fold_to when fold_to > folded, and records of all row tokens at positions >= fold_to. Ring slots that hold no
+// record of [folded, first) or of these may be written over. Moves no cursor.
 //   verify: fold_to <= first. R >= (first - folded) + length, so that no live record is overwritten.
 //   prefill: every row token is accepted, so fold_to may lie inside the row: folded <= fold_to <= first + length. The
 //            tail behind fold_to fits the ring, and without a fold past first so do records and row together, as in

@@ -58,6 +58,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   const int64_t group = d.Hv / d.Hk, widest = exact ? d.F : d.F - 1 + T;
   VerifyPlan plan{.exact = exact,
                   .prefill = d.prefill,
+                  .early = device.capability >= 90,
                   .chunk = static_cast<int>(T),
                   .launches = static_cast<int>(chunks + d.prefill)};
   plan.wide = T > 8 || widest > 24;

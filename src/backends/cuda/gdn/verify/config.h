@@ -30,7 +30,8 @@ struct VerifyPlan {
   VerifyKernel kernel = VerifyKernel::generic;
   bool exact = false;
   bool prefill = false;
-  int chunk = 0;  // tokens of a row that one launch takes
+  bool early = false;  // a launch may begin while the kernel before it ends (sm_90)
+  int chunk = 0;       // tokens of a row that one launch takes
   int launches = 1;
   bool wide = false;  // segments of more than 8 window tokens or more than 24 keys
   int blocks = 0, threads = 0;

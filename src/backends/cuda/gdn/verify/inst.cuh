@@ -9,7 +9,8 @@ template <DType state>
 using ChunkOf =
     std::conditional_t<state == DType::f32, F32Chunk, std::conditional_t<state == DType::bf16, Bf16Chunk, F16Chunk>>;
 
-// A launch that may begin while the kernel before it ends; it waits for that kernel's results itself.
+// A launch that may begin while the kernel before it ends, where there is such a thing; it waits for that kernel's
+// results itself.
 template <class... Args>
 void launch_early(void (*kernel)(Args...), const VerifyPlan& plan, cudaStream_t stream, const Args&... args) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared),
@@ -20,7 +21,7 @@ void launch_early(void (*kernel)(Args...), const VerifyPlan& plan, cudaStream_t 
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(plan.blocks), config.blockDim = static_cast<unsigned>(plan.threads);
   config.dynamicSmemBytes = static_cast<size_t>(plan.shared), config.stream = stream;
-  config.attrs = &early, config.numAttrs = 1;
+  config.attrs = &early, config.numAttrs = plan.early;
   check_cuda(cudaLaunchKernelEx(&config, kernel, args...), "gdn_verify");
 }
 

@@ -59,6 +59,11 @@ __global__ void __launch_bounds__(kDirectThreads) direct_kernel(const __grid_con
   if (!preparer) consume_head<1, true, 1, Chunk>(p, unit, segments, 0, 0, tokens, state, warp, lane);
 }
 
+// How the launch divides its shared memory: bytes of the rings of token blocks and of state blocks, and of one scratch.
+struct PipelinePlan {
+  int tokens, states, scratch;
+};
+
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 
 // Groups of consumers take heads in turns: one waits for its matrices while the other loads.
@@ -68,11 +73,6 @@ struct Consumers {
   static constexpr int kSlices = slices_of(Chunk::kBytes);
   static constexpr int kGroups = kWide && kSlices == 1 ? 1 : 2, kWarps = 8 / kGroups,
                        kTiles = kHead / (16 * kSlices * kWarps);
-};
-
-// How the launch divides its shared memory: bytes of the rings of token blocks and of state blocks, and of one scratch.
-struct PipelinePlan {
-  int tokens, states, scratch;
 };
 
 // The block's share of the work: units of a whole key head, in turns, as long as there is one for every block; what is
@@ -328,9 +328,12 @@ __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* t
   }
 }
 
+#endif
+
 template <class Chunk, bool kWide>
 __global__ void __launch_bounds__(kPipelineThreads, 1)
     pipeline_kernel(const __grid_constant__ VerifyParams p, const PipelinePlan plan) {
+#if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
   extern __shared__ __align__(128) char tokens[];  // the rings, then the scratch
   using C = Consumers<Chunk, kWide>;
   __shared__ Pipeline pipe;
@@ -359,8 +362,7 @@ __global__ void __launch_bounds__(kPipelineThreads, 1)
   } else {
     produce_states(p, Chunk::kBytes, states, plan.states, lane, pipe);
   }
-}
-
 #endif
+}
 
 }  // namespace deltaring::cuda
