@@ -11,10 +11,9 @@ using capi::Tensors;
 
 // Positions of rows. Where the host can look, numbers so large that adding tokens would overflow are refused here.
 int64_t* positions(const char* name, const DLTensor* tensor, int32_t B, const Tensors& in) {
-  constexpr int64_t kFarthest = int64_t{1} << 62;
   int64_t* at = in.int64s(name, tensor, B);
   for (int32_t b = 0; at && in.on_host() && b < B; b++) {
-    check(at[b] <= kFarthest, "{}: {} holds {} in row {}, want at most 2^62", in.op(), name, at[b], b);
+    check(at[b] <= kLastPosition, "{}: {} holds {} in row {}, want at most 2^62", in.op(), name, at[b], b);
   }
   return at;
 }

@@ -33,7 +33,8 @@ void check_state(const char* op, const GdnState& s, int64_t grain) {
 // What every row must satisfy, whatever is done with it.
 void check_cursor(const char* op, const Rows& rows, int32_t b, int64_t end, int64_t R, int64_t grain) {
   const int64_t folded = rows.folded[b], first = rows.first[b], fold_to = rows.fold_to[b];
-  check(0 <= folded && folded <= first, "{}: row {}: folded {} is not in [0, first = {}]", op, b, folded, first);
+  check(0 <= folded && folded <= first && first <= kLastPosition,
+        "{}: row {}: folded {} is not in [0, first = {}], or that is beyond 2^62", op, b, folded, first);
   check(folded <= fold_to && fold_to <= end, "{}: row {}: fold_to {} is not in [folded, {}] = [{}, {}]", op, b, fold_to,
         end, folded, end);
   check(first - folded <= R, "{}: row {}: {} records in a ring of {}", op, b, first - folded, R);

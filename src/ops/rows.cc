@@ -30,7 +30,8 @@ void check(const Rows& rows, int64_t seats, int64_t tokens) {
   check(rows.start[0] == 0, "rows.start[0] is {}, want 0", rows.start[0]);
   for (int32_t b = 0; b < rows.count; b++) {
     check(rows.length(b) >= 0, "rows.start descends at row {}: {} to {}", b, rows.start[b], rows.start[b + 1]);
-    check(rows.seat[b] < 0 || rows.first[b] >= 0, "rows.first[{}] is {}, want >= 0", b, rows.first[b]);
+    check(rows.seat[b] < 0 || (rows.first[b] >= 0 && rows.first[b] <= kLastPosition),
+          "rows.first[{}] is {}, want >= 0 and at most 2^62", b, rows.first[b]);
   }
 }
 

@@ -4,6 +4,9 @@
 
 namespace deltaring {
 
+// The last position that ops take: sums of positions and lengths stay far from overflow.
+constexpr int64_t kLastPosition = int64_t{1} << 62;
+
 // Row b owns tokens [start[b], start[b+1]) of the packed token list, at positions first[b], first[b]+1, ...
 // Rows may differ in length and be empty. seat -1 = no seat: nothing is read or written for it, its outputs are zeros.
 // The arrays lie where the backend computes. Where that is not the host's memory, the host cannot look into them: then

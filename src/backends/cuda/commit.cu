@@ -9,9 +9,9 @@ constexpr int kCommitThreads = 128;
 
 // What check(CommitArgs) asks of a row.
 __device__ bool possible(const CommitArgs& a, int32_t b) {
-  constexpr int64_t kFarthest = int64_t{1} << 62;
   const int64_t folded = a.folded[b], fold_to = a.fold_to[b], first = a.first[b], kept = a.kept[b];
-  return kept >= 0 && 0 <= folded && folded <= fold_to && first >= 0 && first <= kFarthest && fold_to <= first + kept;
+  return kept >= 0 && 0 <= folded && folded <= fold_to && first >= 0 && first <= kLastPosition &&
+         fold_to <= first + kept;
 }
 
 __global__ __launch_bounds__(kCommitThreads) void commit_kernel(const CommitArgs a) {

@@ -27,7 +27,6 @@ __device__ inline bool possible(const Row& row, const RowRules& rules) {
 }
 
 __device__ inline Row row_of(const Rows& rows, const RowRules& rules, int32_t b) {
-  constexpr int64_t kFarthest = int64_t{1} << 62;  // behind it the sums below could overflow
   Row row;
   if (rules.op != RowOp::fold) {
     const int32_t begin = rows.start[b], end = rows.start[b + 1];
@@ -37,7 +36,7 @@ __device__ inline Row row_of(const Rows& rows, const RowRules& rules, int32_t b)
   const int32_t seat = rows.seat[b];
   if (seat < 0 || seat >= rules.seats || row.length > rules.longest) return row;
   row.first = rows.first[b];
-  if (row.first < 0 || row.first > kFarthest) return row;
+  if (row.first < 0 || row.first > kLastPosition) return row;
   if (rules.op > RowOp::tokens) {
     row.folded = rows.folded[b], row.fold_to = rows.fold_to[b];
     if (!possible(row, rules)) return row;

@@ -5,27 +5,25 @@
 #include <algorithm>
 #include <bit>
 
+#include "backends/cuda/gdn/verify/units.h"
+
 namespace deltaring::cuda {
 
 namespace {
 
-constexpr int kCoefficients = 336, kScratchHead = 1088;  // bytes; launch.cu holds them against the structs
+constexpr int kScratchHead = 1088;  // bytes; inst.cuh holds it against the struct
 
 int tiles(int64_t count) { return static_cast<int>((count + 7) / 8); }
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
-// Bytes of the tokens block of a unit of `heads` heads with n records and T window tokens, all that is due folded.
+// Bytes of the tokens block of a unit of `heads` heads with n records and T window tokens.
 int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
-  const int64_t due = n / d.F * d.F, all = n + T;
-  int64_t shared = (all + T) * kKeyPitch, head = 0;
-  for (int64_t first = 0, end; first < all; first = end) {
-    end = first < due || exact ? std::min((first / d.F + 1) * d.F, all) : all;
-    const int64_t keys = end - first, depth = (keys + 15) / 16, window = std::max(end - std::max(first, n), int64_t{0});
-    const bool update = first < due || end < all;
-    head += kCoefficients + depth * kFragment * (tiles(window) + (update ? tiles(keys) : 0));
-    shared += update ? tiles(keys) * 8 * kHead * 2 : 0;
-  }
-  return aligned(static_cast<int>(shared + heads * head));
+  VerifyParams params{};
+  params.R = static_cast<int32_t>(d.R), params.log2_F = d.F == 8 ? 3 : 4, params.exact = exact;
+  Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
+  Segment segments[kSegments];
+  cut(params, unit, segments, true);
+  return unit.tokens_block();
 }
 
 int scratch_bytes(int key_tiles, int query_tiles) {
@@ -60,7 +58,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
                   .prefill = d.prefill,
                   .early = device.capability >= 90,
                   .chunk = static_cast<int>(T),
-                  .launches = static_cast<int>(chunks + d.prefill)};
+                  .launches = static_cast<int>(chunks + 2 * d.prefill)};
   plan.wide = T > 8 || widest > 24;
   plan.scratch = scratch_bytes(tiles(std::max(widest, d.F)), tiles(T));
   int largest = 0, largest_head = 0;

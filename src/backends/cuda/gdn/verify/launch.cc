@@ -64,7 +64,6 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .group = small(s.checkpoint.shape[1] / s.record_k.shape[1]),
           .R = small(s.record_k.shape[2]),
           .log2_F = grain == 8 ? 3 : 4,
-          .T_max = plan.chunk,
           .exact = plan.exact,
           .l2 = norm == QkNorm::l2,
           .state = s.checkpoint.data,
@@ -84,7 +83,10 @@ void launch(const VerifyPlan& plan, VerifyParams params, DType state, CudaStream
   const auto kernel = state == DType::f32    ? (direct ? launch_direct<DType::f32> : launch_pipeline<DType::f32>)
                       : state == DType::bf16 ? (direct ? launch_direct<DType::bf16> : launch_pipeline<DType::bf16>)
                                              : (direct ? launch_direct<DType::f16> : launch_pipeline<DType::f16>);
-  for (; params.chunk < plan.launches; params.chunk++) kernel(plan, params, stream.get());
+  for (int i = 0; i < plan.launches; i++) {
+    params.chunk = plan.prefill ? i - 1 : i, params.last = i + 1 == plan.launches;
+    kernel(plan, params, stream.get());
+  }
 }
 
 }  // namespace

@@ -20,8 +20,9 @@ struct VerifyParams {
   const int64_t* fold_to;
   int32_t B, tokens;
   int32_t chunk, chunk_tokens;  // the launch takes tokens [chunk, chunk + 1) * chunk_tokens of each row
+  bool last;                    // no launch follows
   int32_t seats, Hv, group;     // group = Hv / Hk
-  int32_t R, log2_F, T_max;     // R a power of two, F = 8 or 16
+  int32_t R, log2_F;            // R a power of two, F = 8 or 16
   int32_t longest;              // tokens of a row, at most
   bool prefill;                 // fold_to may lie inside the row
   bool exact;                   // cut the window at grid points too

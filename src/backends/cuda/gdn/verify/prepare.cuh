@@ -13,7 +13,7 @@
 
 #include "backends/cuda/device/gates.cuh"
 #include "backends/cuda/gdn/verify/fragments.cuh"
-#include "backends/cuda/gdn/verify/tile.cuh"
+#include "backends/cuda/gdn/verify/units.h"
 
 namespace deltaring::cuda {
 

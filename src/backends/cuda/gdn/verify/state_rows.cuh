@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 
 #include "backends/cuda/gdn/verify/fragments.cuh"
-#include "backends/cuda/gdn/verify/tile.cuh"
+#include "backends/cuda/gdn/verify/units.h"
 
 namespace deltaring::cuda {
 

@@ -1,0 +1,193 @@
+// Rows, chunks and segments of the verify on tensor cores, on the host: the launches of a plan are played through on a
+// ring that knows which position each slot holds.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "backends/cuda/gdn/verify/units.h"
+
+namespace deltaring::cuda {
+namespace {
+
+// One row, and what the launches have made of it.
+struct Play {
+  VerifyPlan plan;
+  VerifyParams params{};
+  int32_t start[2] = {0, 0}, seat = 0;
+  int64_t first = 0, folded = 0, fold_to = 0;
+  std::vector<int64_t> ring;  // the position that a slot holds, or -1
+  int64_t checkpoint = 0;
+  int tokens = 0;  // seen so far
+
+  void point() {
+    params.start = start, params.seat = &seat, params.first = &first, params.folded = &folded;
+    params.fold_to = &fold_to;
+  }
+  void launches(const auto& visit) {
+    for (int i = 0; i < plan.launches; i++) {
+      params.chunk = plan.prefill ? i - 1 : i, params.last = i + 1 == plan.launches;
+      visit(unit_of(params, read_row(params, 0), 0, 0, 1));
+    }
+  }
+};
+
+Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
+  const VerifyDesc desc{.B = 64,
+                        .T = T,
+                        .Hk = 16,
+                        .Hv = 48,
+                        .K = 128,
+                        .V = 128,
+                        .G = 1,
+                        .R = R,
+                        .F = F,
+                        .tokens = DType::bf16,
+                        .records = DType::bf16,
+                        .state = DType::bf16,
+                        .prefill = prefill,
+                        .exact = exact || prefill,
+                        .aligned = true};
+  Play play{.plan = plan_verify(desc, {})};
+  VerifyParams& p = play.params;
+  p.B = 1, p.tokens = static_cast<int32_t>(T), p.chunk_tokens = play.plan.chunk, p.seats = 1, p.Hv = 48, p.group = 3;
+  p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.longest = static_cast<int32_t>(T);
+  p.prefill = prefill, p.exact = play.plan.exact;
+  return play;
+}
+
+// Segments follow each other, fit the kernel's tiles, cut where they must, and store once.
+void expect_segments(const Play& play, const Unit& unit, const Segment* segments) {
+  const int F = 1 << play.params.log2_F, due = unit.n / F * F;
+  int next = 0, queries = 0, stores = 0, bytes = 0;
+  for (int i = 0; i < unit.segments; i++) {
+    const Segment& s = segments[i];
+    EXPECT_EQ(s.first, next);
+    EXPECT_GE(s.keys, 1);
+    EXPECT_LE(s.key_tiles(), s.update ? 2 : kKeyTiles);
+    EXPECT_LE(s.query_tiles(), kQueryTiles);
+    EXPECT_EQ(s.query, std::max(s.first - unit.n, 0));
+    if (play.params.exact || s.first < due) {
+      EXPECT_EQ(s.first % F, 0);
+      EXPECT_LE(s.keys, F);
+    }
+    if (s.queries > 0) {
+      EXPECT_EQ(s.first + s.window, unit.n + s.query);
+    }
+    EXPECT_EQ(s.block, bytes);
+    next += s.keys, queries += s.queries, stores += s.store, bytes += s.bytes();
+    if (s.store) {
+      EXPECT_EQ(next, unit.folds);
+      EXPECT_TRUE(s.update);
+    }
+    EXPECT_TRUE(s.update || i + 1 == unit.segments);
+  }
+  EXPECT_EQ(queries, unit.T);
+  EXPECT_EQ(stores, unit.folds > 0);
+  EXPECT_EQ(next, unit.T > 0 ? unit.keys() : unit.folds);
+  EXPECT_EQ(unit.stride, bytes);
+}
+
+void expect_unit(Play& play, Unit unit) {
+  ASSERT_EQ(unit.seat, 0);
+  EXPECT_EQ(unit.token, play.tokens);
+  EXPECT_EQ(unit.slot, play.checkpoint % play.params.R);
+  EXPECT_LE(unit.T, play.plan.chunk);
+  ASSERT_LE(unit.n + unit.T, play.params.R);
+  for (int key = 0; key < unit.n; key++)
+    EXPECT_EQ(play.ring[slot_of(play.params, unit, key)], play.checkpoint + key) << "record " << key;
+  Segment segments[kSegments];
+  cut(play.params, unit, segments, true);
+  ASSERT_LE(unit.segments, kSegments);
+  expect_segments(play, unit, segments);
+  EXPECT_LE(unit.tokens_block(), play.plan.kernel == VerifyKernel::pipeline ? play.plan.tokens : play.plan.shared);
+  for (int i = 0; i < unit.T; i++) play.ring[slot_of(play.params, unit, unit.n + i)] = play.checkpoint + unit.n + i;
+  play.tokens += unit.T, play.checkpoint += unit.folds;
+}
+
+TEST(VerifyUnits, EveryLegalRowEndsWhereItShall) {
+  std::mt19937_64 random(1);
+  const auto pick = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % (high - low + 1)); };
+  for (int trial = 0; trial < 40000; trial++) {
+    const int64_t F = pick(0, 1) ? 8 : 16, R = int64_t{16} << pick(0, 2), longest = pick(1, 40);
+    const bool prefill = pick(0, 1), exact = pick(0, 1);
+    Play play = play_of(F, R, longest, prefill, exact);
+    if (play.plan.kernel == VerifyKernel::generic) continue;
+    const int64_t length = pick(0, longest);
+    play.folded = F * pick(0, 9), play.first = play.folded + pick(0, R), play.start[1] = static_cast<int32_t>(length);
+    const int64_t end = play.first + length, latest = prefill ? end : play.first;
+    play.fold_to = play.folded + pick(0, (latest - play.folded) / F) * F;
+    const bool together = end - play.folded <= R;
+    if (!(prefill ? end - play.fold_to <= R && (play.fold_to >= play.first || together) : together)) continue;
+    play.ring.assign(R, -1), play.checkpoint = play.folded;
+    for (int64_t p = play.folded; p < play.first; p++) play.ring[p % R] = p;
+    play.point();
+    play.launches([&](const Unit& unit) { expect_unit(play, unit); });
+    ASSERT_FALSE(testing::Test::HasFailure())
+        << "F=" << F << " R=" << R << " longest=" << longest << " length=" << length << " folded=" << play.folded
+        << " first=" << play.first << " fold_to=" << play.fold_to << " prefill=" << prefill << " "
+        << to_string(play.plan);
+    EXPECT_EQ(play.checkpoint, play.fold_to);
+    EXPECT_EQ(play.tokens, length);
+    for (int64_t p = play.fold_to; p < end; p++) EXPECT_EQ(play.ring[p % R], p);
+  }
+}
+
+// Impossible numbers cost a row its seat in every launch, and each of its tokens is cleared once.
+TEST(VerifyUnits, ImpossibleRowsAreCleared) {
+  std::mt19937_64 random(2);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = std::numeric_limits<int64_t>::min();
+  const int64_t wild[] = {-1, kMost, kLeast, kLastPosition + 1, 7, int64_t{1} << 33, -(int64_t{1} << 40)};
+  for (int trial = 0; trial < 20000; trial++) {
+    const bool prefill = random() % 2;
+    Play play = play_of(random() % 2 ? 8 : 16, 32, 20, prefill, true);
+    play.folded = 32, play.first = 40, play.fold_to = 32;
+    const int32_t length = static_cast<int32_t>(random() % 31);  // longer than the longest, too
+    play.start[1] = length, play.params.tokens = 30;
+    if (length <= 20) {
+      int64_t* numbers[] = {&play.folded, &play.first, &play.fold_to};
+      const uint64_t which = random() % 4;
+      if (which == 3) play.seat = random() % 2 ? 1 : -1;
+      if (which < 3) *numbers[which] = wild[random() % std::size(wild)];
+    }
+    play.point();
+    int cleared = 0;
+    bool seated = false;
+    play.launches([&](const Unit& unit) {
+      seated = seated || unit.seat >= 0;
+      EXPECT_EQ(unit.token, cleared);
+      cleared += unit.T;
+    });
+    EXPECT_FALSE(seated);
+    EXPECT_EQ(cleared, length);
+  }
+}
+
+TEST(VerifyUnits, TokensThatAreNone) {
+  for (const auto& [from, to] : {std::pair{-5, 3}, {3, 2}, {0, 21}, {std::numeric_limits<int32_t>::min(), 20}}) {
+    Play play = play_of(16, 32, 20, false, true);
+    play.start[0] = from, play.start[1] = to;
+    play.point();
+    play.launches([](const Unit& unit) {
+      EXPECT_EQ(unit.seat, -1);
+      EXPECT_EQ(unit.T, 0);
+    });
+  }
+}
+
+// A fold has no tokens, so no start either.
+TEST(VerifyUnits, FoldsWithoutStart) {
+  Play play = play_of(8, 64, 0, false, true);
+  play.folded = 16, play.first = 61, play.fold_to = 56, play.checkpoint = 16;
+  play.params.longest = 0, play.params.tokens = 0;
+  play.ring.assign(64, -1);
+  for (int64_t p = play.folded; p < play.first; p++) play.ring[p % 64] = p;
+  play.point();
+  play.params.start = nullptr;
+  play.launches([&](const Unit& unit) { expect_unit(play, unit); });
+  EXPECT_EQ(play.checkpoint, 56);
+}
+
+}  // namespace
+}  // namespace deltaring::cuda
