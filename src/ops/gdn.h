@@ -49,7 +49,7 @@ struct GdnGatesArgs {
 //   verify: fold_to <= first. R >= (first - folded) + length, so that no live record is overwritten.
 //   prefill: every row token is accepted, so fold_to may lie inside the row: folded <= fold_to <= first + length. The
 //            tail behind fold_to fits the ring, and without a fold past first so do records and row together, as in
-//            verify. Same bits as verify for any split of the tokens into calls.
+//            verify. Same bits as verify for any split of the tokens into calls, on cuda where bit_exact asks for it.
 struct GdnVerifyArgs {
   Rows rows;
   View<3> q, k;  // [tokens, Hk, K] f32, bf16 or f16
@@ -66,7 +66,8 @@ struct GdnVerifyArgs {
 };
 
 // Replays records [folded, fold_to) into the checkpoint; rows need no tokens (start may be null). Moves no cursor. To
-// leave the grid (FoldPolicy::every, export to engines that keep plain states) pass grain 0.
+// leave the grid (FoldPolicy::every, export to engines that keep plain states) pass grain 0. On cuda the bits are those
+// of verifies whose tokens have the dtype of the records.
 struct GdnFoldArgs {
   Rows rows;
   GdnState state;

@@ -1,6 +1,6 @@
 #include "ops/in_f32.h"
 
-#include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace deltaring {
@@ -48,14 +48,19 @@ void compute_in_f32(const Args& args, GatesOp gates, Stream& stream, const std::
   const auto widen = [&kept](View<3>& view) { view = kept.emplace_back(widened(view)).view(); };
   kept.reserve(6);
   if (tokens) widen(wide.q), widen(wide.k), widen(wide.v);
-  const Floats<2> b = widened(args.beta), beta(args.beta);
+  std::optional<Floats<2>> b, beta;
   if (args.gates) {
+    b.emplace(widened(args.beta)), beta.emplace(args.beta);
     widen(wide.g);
     const View<3> a = wide.g, g = kept.emplace_back(a).view();
-    gates(
-        {.a = a, .b = b.view(), .A_log = args.gates.A_log, .dt_bias = args.gates.dt_bias, .g = g, .beta = beta.view()},
-        stream);
-    wide.g = g, wide.beta = beta.view(), wide.gates = {};
+    gates({.a = a,
+           .b = b->view(),
+           .A_log = args.gates.A_log,
+           .dt_bias = args.gates.dt_bias,
+           .g = g,
+           .beta = beta->view()},
+          stream);
+    wide.g = g, wide.beta = beta->view(), wide.gates = {};
   }
   if (out) wide.out = kept.emplace_back(args.out).view();
   compute(wide);

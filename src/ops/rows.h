@@ -10,7 +10,8 @@ constexpr int64_t kLastPosition = int64_t{1} << 62;
 // Row b owns tokens [start[b], start[b+1]) of the packed token list, at positions first[b], first[b]+1, ...
 // Rows may differ in length and be empty. seat -1 = no seat: nothing is read or written for it, its outputs are zeros.
 // The arrays lie where the backend computes. Where that is not the host's memory, the host cannot look into them: then
-// `longest` is needed, and a row whose numbers are impossible is taken for one without a seat.
+// `longest` is needed (a kernel is chosen by it: not far above the truth), and a row whose numbers are impossible is
+// taken for one without a seat.
 struct Rows {
   int32_t count = 0;                 // B
   int32_t longest = 0;               // >= the tokens of every row

@@ -140,6 +140,8 @@ inline std::vector<Case> prefill_cases() {
       {op, "27B", fused(of(bf16, bf16, k27B(bf16))), 1, 24, 5, true},
       {op, "odd", fused(of(f16, f16, kOdd(f32))), 4, 40, 11, true, true},
       {op, "27B", fused(of(bf16, f32, k27B(f32))), 5, 50, 11, true, true},
+      {op, "full ring", of(bf16, f32, grain(dims(1, 2, 128, 128, 1, bf16, bf16), 8)), 3, 20, 15, true},
+      {op, "full ring", of(bf16, f32, grain(dims(1, 2, 128, 128, 1, bf16, bf16), 8)), 3, 20, 16, true},
       {op, "odd_kda", fused(of(bf16, bf16, kOddKda(bf16))), 3, 20, 3},
       {op, "one", kOne, 3, 100, 0, true},
       {op, "tall", kTall, 1, 20, 4, true},

@@ -134,6 +134,44 @@ TEST(VerifyUnits, EveryLegalRowEndsWhereItShall) {
   }
 }
 
+// What the host plans is enough for every unit a row can become: any records and tokens that fit the ring.
+TEST(VerifyUnits, EveryUnitFitsThePlan) {
+  for (const int64_t R : {16, 32, 64}) {
+    for (const int64_t F : {8, 16}) {
+      for (int64_t T = 1; T <= std::min<int64_t>(R, 16) && R > F; T++) {
+        for (const bool exact : {false, true}) {
+          for (const int64_t group : {1, 3, 8}) {
+            VerifyDesc desc{.B = 512, .T = T, .Hk = 4, .Hv = 4 * group, .K = 128, .V = 128, .G = 1, .R = R, .F = F};
+            desc.tokens = desc.records = desc.state = DType::bf16, desc.exact = exact, desc.aligned = true;
+            const VerifyPlan many = plan_verify(desc, {});
+            desc.B = 1;
+            const VerifyPlan few = plan_verify(desc, {});
+            ASSERT_EQ(few.kernel, VerifyKernel::direct);
+            ASSERT_TRUE(many.kernel == VerifyKernel::pipeline || (group == 8 && R == 64)) << to_string(many);
+            VerifyParams p{};
+            p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
+            for (int32_t n = 0; n <= R; n++) {
+              for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
+                for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
+                  Unit unit{.heads = static_cast<int32_t>(group), .T = t, .n = n, .folds = folds}, alone = unit;
+                  alone.heads = 1;
+                  Segment segments[kSegments];
+                  cut(p, unit, segments, true), cut(p, alone, segments, true);
+                  if (many.kernel == VerifyKernel::pipeline) {
+                    ASSERT_LE(unit.tokens_block(), many.tokens) << to_string(many) << " n=" << n << " t=" << t;
+                  }
+                  const int values = unit.keys() * value_pitch(1), state = 128 * 128 * 2;
+                  ASSERT_LE(state + values + alone.tokens_block() + few.scratch, few.shared) << to_string(few);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // Impossible numbers cost a row its seat in every launch, and each of its tokens is cleared once.
 TEST(VerifyUnits, ImpossibleRowsAreCleared) {
   std::mt19937_64 random(2);

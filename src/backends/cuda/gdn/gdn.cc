@@ -39,7 +39,8 @@ void advance(const char* op, const GdnVerifyArgs& args, RowOp kind, Stream& stre
 // window once for each of its blocks, V / 32 of a head.
 void gdn_verify(const GdnVerifyArgs& args, Stream& stream) { advance("gdn_verify", args, RowOp::verify, stream); }
 
-// Bytes of a row: as gdn_verify, but of its tokens only those from fold_to on are written as records.
+// Bytes of a row: as gdn_verify, but of its tokens only those from fold_to on are written as records. On tensor cores
+// (bit_exact) each chunk of tokens is a launch: the checkpoint moves with every one, and all tokens pass the ring.
 void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) { advance("gdn_prefill", args, RowOp::prefill, stream); }
 
 // Bytes of a row with a fold: its checkpoint in and out, the records [folded, fold_to) once.

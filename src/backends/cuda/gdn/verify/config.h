@@ -58,6 +58,6 @@ constexpr int slices_of(int element_bytes) { return element_bytes / 2; }
 constexpr int value_pitch(int slices) { return 2 * kHead / slices + 16; }
 constexpr int kPreparers = 6;  // warps
 constexpr int kPipelineThreads = 32 * (8 + kPreparers + 2);
-constexpr int kPipelineStatic = 2560;  // bytes of barriers and slots, and room for reads behind the last row
+constexpr int kPipelineStatic = 2560, kDirectStatic = 512;  // bytes, at least, of what the kernels hold besides
 
 }  // namespace deltaring::cuda

@@ -171,7 +171,7 @@ __device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, 
       const float(&x)[4] = d[m][KT + u / 2];
       if (8 * (u / 2) + 2 * at.t + u % 2 < queries) store_pair(p, to + 16 * m, x[u % 2] + 0.0f, x[2 + u % 2] + 0.0f);
     }
-    to += u % 2 ? 7 * p.out_token : p.out_token;
+    to += u % 2 ? 7 * int64_t{p.out_token} : p.out_token;
   }
 }
 
@@ -274,6 +274,7 @@ __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& 
     const auto go = [&](auto kt, auto qt) { consume::consume_segment<M, kt, qt, Chunk>(p, unit, s, at, corrections); };
     using std::integral_constant;
     const int shape = 4 * s.key_tiles() + s.query_tiles();
+    // The plan's `wide` says which of these there can be.
     switch (shape) {
       case 4:
         go(integral_constant<int, 1>(), integral_constant<int, 0>());
@@ -293,9 +294,6 @@ __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& 
     }
     if constexpr (kWide) {
       switch (shape) {
-        case 6:
-          go(integral_constant<int, 1>(), integral_constant<int, 2>());
-          break;
         case 10:
           go(integral_constant<int, 2>(), integral_constant<int, 2>());
           break;
@@ -319,8 +317,8 @@ __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& 
 // The outputs of a row without a seat.
 __device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit& unit, int thread, int threads) {
 #pragma unroll 1
-  for (int i = thread; i < unit.heads * unit.T * (kHead / 2); i += threads) {
-    const int token = i / (kHead / 2) % unit.T, head = i / (kHead / 2) / unit.T;
+  for (int64_t i = thread; i < int64_t{unit.heads} * unit.T * (kHead / 2); i += threads) {
+    const int token = static_cast<int>(i / (kHead / 2) % unit.T), head = static_cast<int>(i / (kHead / 2) / unit.T);
     const int64_t at = token_at(unit.token + token, p.out_token, unit.head + head, p.out_head);
     consume::store_pair(p, at + 2 * (i % (kHead / 2)), 0, 0);
   }

@@ -28,6 +28,7 @@ void launch_early(void (*kernel)(Args...), const VerifyPlan& plan, cudaStream_t 
 template <DType state>
 void launch_direct(const VerifyPlan& plan, const VerifyParams& params, cudaStream_t stream) {
   static_assert(sizeof(Scratch) == 1088, "config.cc plans with it");
+  static_assert(kSegments * sizeof(Segment) <= kDirectStatic);
   launch_early(direct_kernel<ChunkOf<state>>, plan, stream, params);
 }
 

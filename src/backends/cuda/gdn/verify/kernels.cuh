@@ -1,5 +1,5 @@
-// Two ways to bring tiles to the same arithmetic: `direct`, a block a tile, for batches that leave multiprocessors idle
-// anyway; `pipeline`, a persistent block a multiprocessor through which tiles flow, for all larger ones.
+// Two ways to bring heads to the same arithmetic: `direct`, a block a head, for batches that leave multiprocessors idle
+// anyway; `pipeline`, a persistent block a multiprocessor through which heads flow, for all larger ones.
 #pragma once
 #include "backends/cuda/gdn/verify/consume.cuh"
 
@@ -243,6 +243,7 @@ struct Task {
     for (;; turn.count++) {
       Barrier& known = pipe.known[turn.slot()];
       if (left) {
+        __syncwarp();
         for (; *left < turn.count; ++*left) {
           if (lane == 0) barrier_arrive(pipe.released[*left % kUnits]);
         }
@@ -268,9 +269,11 @@ __device__ __forceinline__ void prepare_all(const VerifyParams& p, char* tokens,
     const int slot = task.turn.slot();
     const UnitSlot& s = pipe.units[slot];
     const Unit& unit = s.unit;
+    const int heads = unit.heads;
     if (unit.segments > 0) {
       if (!fetched) gates = prepare::fetch_gates(p, unit, unit.head + task.head, lane);
       prepare::settle_gates(p, unit, unit.head + task.head, gates, lane, scratch);
+      __syncwarp();
     }
     // The next head's gates come while this one is prepared.
     Task next = task;
@@ -288,7 +291,7 @@ __device__ __forceinline__ void prepare_all(const VerifyParams& p, char* tokens,
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
     // The one head of a small unit counts for all of a whole one.
-    if (lane < (unit.heads == p.group ? 1 : p.group)) barrier_arrive(pipe.ready[slot]);
+    if (lane < (heads == p.group ? 1 : p.group)) barrier_arrive(pipe.ready[slot]);
     task = next;
   }
 }
@@ -307,10 +310,11 @@ __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* t
     const UnitSlot& s = pipe.units[unit_slot];
     barrier_wait(pipe.known[unit_slot], unit_turn.parity());
     const Unit& unit = s.unit;
-    if (unit.heads == 0) return;
+    const int heads = unit.heads;
+    if (heads == 0) return;
     if (unit.seat < 0) clear_outputs(p, unit, threadIdx.x, 32 * C::kGroups * C::kWarps);
 #pragma unroll 1
-    for (int i = 0; i < unit.heads * C::kSlices; i++, turn.count++) {
+    for (int i = 0; i < heads * C::kSlices; i++, turn.count++) {
       if (turn.count % C::kGroups != group) continue;
       const int slot = turn.slot();
       barrier_wait(pipe.ready[unit_slot], unit_turn.parity());
@@ -324,6 +328,7 @@ __device__ __forceinline__ void consume_all(const VerifyParams& p, const char* t
       __syncwarp();
       if (lane == 0) barrier_arrive(pipe.empty[slot]);
     }
+    __syncwarp();
     if (lane == 0) barrier_arrive(pipe.released[unit_slot]);
   }
 }
@@ -337,6 +342,7 @@ __global__ void __launch_bounds__(kPipelineThreads, 1)
   extern __shared__ __align__(128) char tokens[];  // the rings, then the scratch
   using C = Consumers<Chunk, kWide>;
   __shared__ Pipeline pipe;
+  static_assert(sizeof(Pipeline) <= kPipelineStatic);
   char* const states = tokens + plan.tokens;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x < kUnits) {

@@ -19,7 +19,7 @@ namespace deltaring::cuda {
 
 // A warp's own, in shared memory. A and W hold plain dot products first.
 struct Scratch {
-  float g[64], beta[64];  // of the tile's keys
+  float g[64], beta[64];  // of the unit's keys
   double
       G[8 * kKeyTiles];  // log2 of the decay up to a key. Differences of f32 sums would lose what a strong one leaves
   float r[8 * kKeyTiles], left[8 * kKeyTiles];  // 1 / |k|, beta / |k|

@@ -79,9 +79,10 @@ constexpr RawRow read_row(const VerifyParams& p, int b) {
 // A row whose numbers are impossible, as check_verify, check_prefill and check(GdnFoldArgs) have it, loses its seat.
 constexpr bool possible(const VerifyParams& p, const RawRow& row) {
   if (row.seat < 0 || row.seat >= p.seats || row.folded < 0 || row.first > kLastPosition) return false;
+  if (row.folded > row.first) return false;
   const int64_t length = row.end - row.start, end = row.first + length;
   const bool together = end - row.folded <= p.R;  // records and tokens fit the ring side by side
-  return row.folded <= row.first && row.folded <= row.fold_to && row.fold_to <= (p.prefill ? end : row.first) &&
+  return row.folded <= row.fold_to && row.fold_to <= (p.prefill ? end : row.first) &&
          ((row.folded | row.fold_to) & ((1 << p.log2_F) - 1)) == 0 && length <= p.longest &&
          row.first - row.folded <= p.R && end - row.fold_to <= p.R &&
          (together || (p.prefill && row.fold_to >= row.first));
