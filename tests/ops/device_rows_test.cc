@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "backends/tables.h"
 #include "base/error.h"
@@ -12,7 +13,17 @@
 namespace deltaring::replay {
 namespace {
 
-constexpr Shape kShape{.Hk = 1, .Hv = 2, .K = 8, .V = 12, .checkpoint = DType::bf16, .record = DType::bf16, .F = 8};
+// What the generic kernel serves, and what tensor cores may.
+constexpr Shape kShapes[] = {
+    {.Hk = 1, .Hv = 2, .K = 8, .V = 12, .checkpoint = DType::bf16, .record = DType::bf16, .F = 8},
+    {.Hk = 1,
+     .Hv = 2,
+     .K = 128,
+     .V = 128,
+     .checkpoint = DType::bf16,
+     .record = DType::bf16,
+     .F = 8,
+     .tokens = DType::bf16}};
 constexpr int64_t kSeats = 3, R = 16, kSlots = 4;
 constexpr int32_t T = 4;
 enum PoolIndex { kState, kK, kV, kG, kBeta, kRing, kSnapshot };
@@ -47,20 +58,20 @@ constexpr Attack kCursorAttacks[] = {{"folded behind first", 1, 8, 16, 16},
 // Memory for three rows, everything in it finite, and the ops on it.
 class Ground {
  public:
-  explicit Ground(const OpTable& table) : table_(table) {}
+  Ground(const OpTable& table, const Shape& shape) : table_(table), shape_(shape) {}
 
   void conv(const Rows& rows) {
-    const int64_t C = kShape.channels();
+    const int64_t C = shape_.channels();
     table_.conv({.rows = rows,
                  .x = x_.view(),
-                 .weight = dense<2>(weight_.device(), DType::f32, {C, kShape.taps}),
+                 .weight = dense<2>(weight_.device(), DType::f32, {C, shape_.taps}),
                  .ring = pools_.view<3>(kRing, {R, C}),
                  .out = y_.view()},
                 *stream_);
   }
   void verify(const Rows& rows) { table_.gdn_verify(window(rows), *stream_); }
   void prefill(const Rows& rows) { table_.gdn_prefill(window(rows), *stream_); }
-  void fold(const Rows& rows) { table_.gdn_fold({.rows = rows, .state = state(), .grain = kShape.F}, *stream_); }
+  void fold(const Rows& rows) { table_.gdn_fold({.rows = rows, .state = state(), .grain = shape_.F}, *stream_); }
   void snapshot_verify(const Rows& rows) {
     const GdnVerifyArgs w = window(rows);
     table_.snapshot_verify({.rows = rows,
@@ -130,7 +141,7 @@ class Ground {
 
  private:
   GdnVerifyArgs window(const Rows& rows) const {
-    const Shape& s = kShape;
+    const Shape& s = shape_;
     return {.rows = rows,
             .q = x_.heads(0, s.Hk, s.K),
             .k = x_.heads(s.Hk * s.K, s.Hk, s.K),
@@ -143,14 +154,14 @@ class Ground {
             .bit_exact = true};
   }
   GdnState state() const {
-    const Shape& s = kShape;
+    const Shape& s = shape_;
     return {.checkpoint = pools_.view<4>(kState, {s.Hv, s.V, s.K}),
             .record_k = pools_.view<4>(kK, {s.Hk, R, s.K}),
             .record_v = pools_.view<4>(kV, {s.Hv, R, s.V}),
             .record_g = pools_.view<4>(kG, {s.Hv, R, s.G}),
             .record_beta = pools_.view<3>(kBeta, {s.Hv, R})};
   }
-  View<5> snapshots() const { return pools_.view<5>(kSnapshot, {kSlots, kShape.Hv, kShape.V, kShape.K}); }
+  View<5> snapshots() const { return pools_.view<5>(kSnapshot, {kSlots, shape_.Hv, shape_.V, shape_.K}); }
 
   void fill() {
     for (int pool = 0; pool < pools_.count(); pool++) {
@@ -163,29 +174,34 @@ class Ground {
       }
     }
     for (const Matrix* m : {&x_, &g_, &beta_, &y_, &out_})
-      for (int64_t t = 0; t < m->rows(); t++)
-        for (int64_t c = 0; c < m->columns(); c++)
-          m->row(t)[c] = m == &y_ || m == &out_ ? std::nanf("") : 0.5f * uniform(7, t, c, 1) - 0.5f;
-    for (int64_t i = 0; i < kShape.channels() * kShape.taps; i++)
+      for (int64_t t = 0; t < m->rows(); t++) {
+        std::vector<float> values(m->columns(), std::nanf(""));
+        for (int64_t c = 0; c < m->columns() && m != &y_ && m != &out_; c++)
+          values[c] = 0.5f * uniform(7, t, c, 1) - 0.5f;
+        m->set_row(t, values.data());
+      }
+    for (int64_t i = 0; i < shape_.channels() * shape_.taps; i++)
       reinterpret_cast<float*>(weight_.data())[i] = uniform(8, i, 0, 1);
     for (const Matrix* m : {&x_, &g_, &beta_, &y_, &out_}) m->push();
     weight_.push(), pools_.begin();
   }
 
   const OpTable& table_;
+  const Shape shape_;
   Device device_{table_};
   std::unique_ptr<Stream> stream_ = table_.make_stream(1);
-  Matrix x_{device_, 3 * T, kShape.channels()}, g_{device_, 3 * T, kShape.Hv}, beta_{device_, 3 * T, kShape.Hv};
-  Matrix y_{device_, 3 * T, kShape.channels()}, out_{device_, 3 * T, kShape.Hv*kShape.V};
-  Buffer weight_{device_, kShape.channels() * kShape.taps * sizeof(float)};
+  Matrix x_{device_, 3 * T, shape_.channels(), shape_.tokens}, g_{device_, 3 * T, shape_.Hv},
+      beta_{device_, 3 * T, shape_.Hv};
+  Matrix y_{device_, 3 * T, shape_.channels(), shape_.tokens}, out_{device_, 3 * T, shape_.Hv*shape_.V};
+  Buffer weight_{device_, shape_.channels() * shape_.taps * sizeof(float)};
   Pools pools_{device_,
-               {{"checkpoint", kShape.checkpoint, kShape.Hv, kShape.V, kShape.K},
-                {"record_k", kShape.record, kShape.Hk, R, kShape.K},
-                {"record_v", kShape.record, kShape.Hv, R, kShape.V},
-                {"record_g", DType::f32, kShape.Hv, R, kShape.G},
-                {"record_beta", DType::f32, kShape.Hv, R, 1},
-                {"conv ring", DType::f32, 1, R, kShape.channels()},
-                {"snapshots", kShape.checkpoint, kSlots, kShape.Hv* kShape.V, kShape.K}},
+               {{"checkpoint", shape_.checkpoint, shape_.Hv, shape_.V, shape_.K},
+                {"record_k", shape_.record, shape_.Hk, R, shape_.K},
+                {"record_v", shape_.record, shape_.Hv, R, shape_.V},
+                {"record_g", DType::f32, shape_.Hv, R, shape_.G},
+                {"record_beta", DType::f32, shape_.Hv, R, 1},
+                {"conv ring", DType::f32, 1, R, shape_.channels()},
+                {"snapshots", shape_.checkpoint, kSlots, shape_.Hv* shape_.V, shape_.K}},
                kSeats};
   std::optional<RowArrays> arrays_;
 };
@@ -204,7 +220,7 @@ const Target kTargets[] = {{"conv", &Ground::conv, &Ground::y, true, false},
                            {"snapshot_verify", &Ground::snapshot_verify, &Ground::out, true, false},
                            {"snapshot_commit", &Ground::snapshot_commit, nullptr, false, false}};
 
-class DeviceRows : public testing::TestWithParam<const OpTable*> {
+class DeviceRows : public testing::TestWithParam<std::tuple<const OpTable*, Shape>> {
  protected:
   // The attacked row comes out as zeros, and all else is as it is with nobody in row 1.
   void expect_harmless(const Target& target, const Attack& attack) {
@@ -213,7 +229,7 @@ class DeviceRows : public testing::TestWithParam<const OpTable*> {
     EXPECT_TRUE(ground_.run(target.op, attack) == quiet);
     EXPECT_TRUE(!target.outputs || ground_.all((ground_.*target.outputs)(), T, 2 * T, 0));
   }
-  Ground ground_{*GetParam()};
+  Ground ground_{*std::get<0>(GetParam()), std::get<1>(GetParam())};
 };
 
 TEST_P(DeviceRows, ATrueSeatIsServed) {
@@ -273,8 +289,11 @@ TEST_P(DeviceRows, TheLongestRowIsAskedFor) {
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceRows);
-INSTANTIATE_TEST_SUITE_P(, DeviceRows, testing::ValuesIn(on_device(backends())),
-                         [](const auto& info) { return info.param->name; });
+INSTANTIATE_TEST_SUITE_P(, DeviceRows,
+                         testing::Combine(testing::ValuesIn(on_device(backends())), testing::ValuesIn(kShapes)),
+                         [](const auto& info) {
+                           return fmt::format("{}_K{}", std::get<0>(info.param)->name, std::get<1>(info.param).K);
+                         });
 
 }  // namespace
 }  // namespace deltaring::replay
