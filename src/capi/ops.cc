@@ -9,15 +9,6 @@ namespace {
 using namespace deltaring;
 using capi::Tensors;
 
-// Positions of rows. Where the host can look, numbers so large that adding tokens would overflow are refused here.
-int64_t* positions(const char* name, const DLTensor* tensor, int32_t B, const Tensors& in) {
-  int64_t* at = in.int64s(name, tensor, B);
-  for (int32_t b = 0; at && in.on_host() && b < B; b++) {
-    check(at[b] <= kLastPosition, "{}: {} holds {} in row {}, want at most 2^62", in.op(), name, at[b], b);
-  }
-  return at;
-}
-
 // The rows of a call; `tokens` of all rows together.
 Rows rows_of(const deltaring_rows& rows, int64_t tokens, const Tensors& in) {
   const int32_t B = in.count("rows.seat [B]", rows.seat);
@@ -27,9 +18,9 @@ Rows rows_of(const deltaring_rows& rows, int64_t tokens, const Tensors& in) {
           .longest = rows.longest ? rows.longest : static_cast<int32_t>(widest),
           .start = in.int32s("rows.start [B+1]", rows.start, int64_t{B} + 1),
           .seat = in.int32s("rows.seat [B]", rows.seat, B),
-          .first = positions("rows.first [B]", rows.first, B, in),
-          .folded = positions("rows.folded [B]", rows.folded, B, in),
-          .fold_to = positions("rows.fold_to [B]", rows.fold_to, B, in)};
+          .first = in.int64s("rows.first [B]", rows.first, B),
+          .folded = in.int64s("rows.folded [B]", rows.folded, B),
+          .fold_to = in.int64s("rows.fold_to [B]", rows.fold_to, B)};
 }
 
 GdnState state_of(const deltaring_gdn_state& state, const Tensors& in) {
@@ -92,9 +83,9 @@ CommitArgs commit_args(const deltaring_commit_args& c, const Tensors& in) {
   return {.count = B,
           .seat = in.int32s("rows.seat [B]", c.rows.seat, B),
           .kept = in.int32s("kept [B]", c.kept, B),
-          .first = positions("rows.first [B]", c.rows.first, B, in),
-          .folded = positions("rows.folded [B]", c.rows.folded, B, in),
-          .fold_to = positions("rows.fold_to [B]", c.rows.fold_to, B, in),
+          .first = in.int64s("rows.first [B]", c.rows.first, B),
+          .folded = in.int64s("rows.folded [B]", c.rows.folded, B),
+          .fold_to = in.int64s("rows.fold_to [B]", c.rows.fold_to, B),
           .F = c.F,
           .policy = capi::policy_of(c.policy)};
 }

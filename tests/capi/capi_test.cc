@@ -242,7 +242,7 @@ TEST(Capi, ImpossibleValues) {
        [](World& w) {
          w.tensors["rows.first"].set<int64_t>({kFar, 5});
        }},
-      {"rows.first [B] holds 9223372036854775807 in row 0",
+      {"rows.first[0] is 9223372036854775807, want >= 0 and at most 2^62",
        [](World& w) {
          w.tensors["rows.first"].set<int64_t>({std::numeric_limits<int64_t>::max(), 5});
        }},
