@@ -123,7 +123,9 @@ def gdn_prefill(
     bit_exact: bool = False,
     stream: Optional[Stream] = None,
 ) -> None:
-    """As `gdn_verify`, with the same bits (on cuda where `bit_exact` asks for it), for tokens that are all accepted: a prompt or a piece of it.
+    """As `gdn_verify`, for tokens that are all accepted: a prompt or a piece of it.
+
+    The bits are those of `gdn_verify`, on cuda where `bit_exact` asks for it.
 
     fold_to may lie inside the row, folded <= fold_to <= first + length: `plan_fold(first + length)`. Records are kept of
     the tokens behind it, so rows may be longer than the ring. Arguments and errors are those of `gdn_verify`; commit all
