@@ -30,8 +30,7 @@ __device__ inline void copy_wait() {
 // A line of global memory towards the multiprocessors.
 __device__ inline void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// --- programmatic dependent launch: the next kernel may start; wait for what the previous one wrote
-// -------------------
+// Programmatic dependent launch: the next kernel may start; wait for what the previous one wrote.
 
 __device__ inline void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
@@ -46,8 +45,7 @@ __device__ inline void wait_for_previous() {
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 
-// --- barriers in shared memory
-// ------------------------------------------------------------------------------------------
+// Barriers in shared memory.
 
 using Barrier = uint64_t;
 

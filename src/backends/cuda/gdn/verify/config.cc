@@ -82,9 +82,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   plan.wide = T > 8 || widest > 24;
   plan.scratch = scratch_bytes(tiles(std::max(widest, d.F)), tiles(T));
   const int64_t heads = d.B * d.Hv;
-  const int values = aligned(static_cast<int>(d.R) * value_pitch(1));
-
-  const int slices = slices_of(element);
+  const int values = aligned(static_cast<int>(d.R) * value_pitch(1)), slices = slices_of(element);
 
   // Few heads: each has a multiprocessor, or half of one, to itself, and only the way to the first byte counts.
   plan.shared = state + values + largest_unit(d, T, exact, 1) + 8 * kKeyPitch + plan.scratch;
