@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "deltaring/deltaring.h"
 
@@ -110,6 +111,11 @@ class Arguments {
     const ffi::AnyView any = next();
     return any == nullptr ? nullptr : any.cast<DLTensor*>();
   }
+  std::vector<const DLTensor*> tensors() {  // how many, and they
+    std::vector<const DLTensor*> all(static_cast<size_t>(std::max<int64_t>(0, integer())));
+    for (const DLTensor*& one : all) one = tensor();
+    return all;
+  }
   deltaring_rows rows() { return {tensor(), tensor(), tensor(), tensor(), tensor(), int32()}; }
   deltaring_gdn_state state() { return {tensor(), tensor(), tensor(), tensor(), tensor()}; }
 
@@ -144,7 +150,7 @@ int gdn_prefill(Arguments& in) {
 }
 
 int gdn_fold(Arguments& in) {
-  const deltaring_gdn_fold_args args{in.rows(), in.state(), in.integer(), in.int32()};
+  const deltaring_gdn_fold_args args{in.rows(), in.state(), in.integer(), in.int32(), in.integer()};
   return deltaring_gdn_fold(&args, in.stream());
 }
 
@@ -168,6 +174,59 @@ int snapshot_verify(Arguments& in) {
 int snapshot_commit(Arguments& in) {
   const deltaring_snapshot_commit_args args{in.rows(), in.tensor(), in.tensor(), in.tensor()};
   return deltaring_snapshot_commit(&args, in.stream());
+}
+
+int seat_copy(Arguments& in) {
+  const std::vector<const DLTensor*> tensors = in.tensors();
+  const deltaring_seat_copy_args args{tensors.data(), narrow(static_cast<int64_t>(tensors.size())), in.tensor(),
+                                      in.tensor()};
+  return deltaring_seat_copy(&args, in.stream());
+}
+
+// A seat of layers of five tensors each, of conv rings or none.
+class Seat {
+ public:
+  explicit Seat(Arguments& in) {
+    const std::vector<const DLTensor*> states = in.tensors();
+    for (size_t i = 0; i + 5 <= states.size(); i += 5)
+      layers_.push_back({states[i], states[i + 1], states[i + 2], states[i + 3], states[i + 4]});
+    conv_ = in.tensors();
+    seat_ = {layers_.data(),
+             conv_.empty() ? nullptr : conv_.data(),
+             narrow(static_cast<int64_t>(layers_.size())),
+             in.int32(),
+             in.integer(),
+             in.integer()};
+  }
+  Seat(const Seat&) = delete;
+  const deltaring_seat* get() const { return &seat_; }
+
+ private:
+  std::vector<deltaring_gdn_state> layers_;
+  std::vector<const DLTensor*> conv_;
+  deltaring_seat seat_;
+};
+
+int seat_export(Arguments& in) {
+  const Seat seat(in);
+  const int64_t folded = in.integer(), pos = in.integer();
+  return deltaring_seat_export(seat.get(), folded, pos, in.tensor(), in.stream());
+}
+
+int64_t seat_export_bytes(Arguments& in) {
+  const Seat seat(in);
+  const int64_t folded = in.integer(), pos = in.integer();
+  int64_t bytes = 0;
+  succeed(deltaring_seat_export_bytes(seat.get(), folded, pos, in.stream(), &bytes));
+  return bytes;
+}
+
+ffi::Array<int64_t> seat_import(Arguments& in) {
+  const Seat seat(in);
+  const int64_t T = in.integer();
+  int64_t folded = 0, pos = 0;
+  succeed(deltaring_seat_import(seat.get(), T, in.tensor(), in.stream(), &folded, &pos));
+  return {folded, pos};
 }
 
 ffi::Array<ffi::String> backends() {
@@ -196,14 +255,18 @@ Streams streams(const ffi::String& backend, int64_t threads) { return Streams(ba
 
 }  // namespace
 
-// The symbol under which apache-tvm-ffi finds an op.
-#define DELTARING_EXPORT_OP(op)                                                                               \
-  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##op(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny*) { \
-    TVM_FFI_SAFE_CALL_BEGIN();                                                                                \
-    Arguments in(reinterpret_cast<const ffi::AnyView*>(args), count);                                         \
-    succeed(op(in));                                                                                          \
-    TVM_FFI_SAFE_CALL_END();                                                                                  \
+// The symbol under which apache-tvm-ffi finds a function of Arguments: an op, or one that answers.
+#define DELTARING_EXPORT(function, statement)                                                         \
+  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##function(void*, const TVMFFIAny* args, int32_t count, \
+                                                         [[maybe_unused]] TVMFFIAny* result) {        \
+    TVM_FFI_SAFE_CALL_BEGIN();                                                                        \
+    Arguments in(reinterpret_cast<const ffi::AnyView*>(args), count);                                 \
+    statement;                                                                                        \
+    TVM_FFI_SAFE_CALL_END();                                                                          \
   }
+#define DELTARING_EXPORT_OP(op) DELTARING_EXPORT(op, succeed(op(in)))
+#define DELTARING_EXPORT_ANSWER(function) \
+  DELTARING_EXPORT(function, *reinterpret_cast<ffi::Any*>(result) = function(in))
 
 DELTARING_EXPORT_OP(gdn_gates)
 DELTARING_EXPORT_OP(gdn_verify)
@@ -213,6 +276,10 @@ DELTARING_EXPORT_OP(commit)
 DELTARING_EXPORT_OP(conv)
 DELTARING_EXPORT_OP(snapshot_verify)
 DELTARING_EXPORT_OP(snapshot_commit)
+DELTARING_EXPORT_OP(seat_copy)
+DELTARING_EXPORT_OP(seat_export)
+DELTARING_EXPORT_ANSWER(seat_export_bytes)
+DELTARING_EXPORT_ANSWER(seat_import)
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(backends, backends)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(streams, streams)

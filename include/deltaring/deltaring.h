@@ -29,6 +29,7 @@ typedef enum {
   DELTARING_UNSUPPORTED = 2,      /* possible elsewhere, not in this build or on this device */
   DELTARING_OUT_OF_MEMORY = 3,
   DELTARING_INTERNAL = 4,
+  DELTARING_CORRUPT = 5, /* bytes that are damaged, or no exported seat */
 } deltaring_status;
 
 typedef enum { DELTARING_QK_NORM_L2 = 0, DELTARING_QK_NORM_NONE = 1 } deltaring_qk_norm;
@@ -104,10 +105,11 @@ typedef struct {
 } deltaring_gdn_verify_args;
 
 typedef struct {
-  deltaring_rows rows; /* start unused */
-  deltaring_gdn_state state;
+  deltaring_rows rows;       /* start unused */
+  deltaring_gdn_state state; /* the first dimension of each tensor is layers x seats, one layer behind the other */
   int64_t grain;
   int32_t norm;
+  int64_t layers; /* every row is folded in each; 0 = 1 */
 } deltaring_gdn_fold_args;
 
 typedef struct {
@@ -142,6 +144,23 @@ typedef struct {
   int32_t policy;       /* deltaring_fold_policy */
 } deltaring_commit_args;
 
+typedef struct {
+  const DLTensor* const* tensors; /* [count] of any dtype and rank: [seats, ...], dense within a seat */
+  int32_t count;
+  const DLTensor* from; /* [pairs] int32, contiguous: the seat that is copied; -1 leaves the pair out */
+  const DLTensor* to;   /* [pairs] int32, contiguous: the seat that becomes it, likewise */
+} deltaring_seat_copy_args;
+
+/* A seat in all layers of the caller's pools. Layers are alike in shapes and dtypes, tensors dense within a seat. */
+typedef struct {
+  const deltaring_gdn_state* layers; /* [count] */
+  const DLTensor* const* conv;       /* [count] rings of deltaring_conv, or NULL: no convolution */
+  int32_t count;
+  int32_t seat;
+  int64_t taps;  /* of the convolution; unused without */
+  int64_t grain; /* F, 8 or 16; 0 = off the grid */
+} deltaring_seat;
+
 /* g and beta from raw gates a and b, for every token. */
 DELTARING_API int deltaring_gdn_gates(const deltaring_gdn_gates_args* args, deltaring_stream* stream);
 
@@ -164,6 +183,23 @@ DELTARING_API int deltaring_conv(const deltaring_conv_args* args, deltaring_stre
 /* Rollback by whole states, the baseline: one snapshot a window token, and the copy of the accepted one. */
 DELTARING_API int deltaring_snapshot_verify(const deltaring_snapshot_verify_args* args, deltaring_stream* stream);
 DELTARING_API int deltaring_snapshot_commit(const deltaring_snapshot_commit_args* args, deltaring_stream* stream);
+
+/* For every pair the seat `to` becomes the seat `from`, byte for byte in every tensor; no seat is written by two pairs
+ * or read by one and written by another. On a device one launch for up to 1000 tensors, and pairs with impossible seats
+ * are left out. */
+DELTARING_API int deltaring_seat_copy(const deltaring_seat_copy_args* args, deltaring_stream* stream);
+
+/* A seat as a file: a header (version, shapes, dtypes, cursor), the bytes that a request at that cursor can still read,
+ * a checksum. The bytes of it; writing it; reading it back into any seat of pools with these shapes, dtypes and grain,
+ * whatever their number of seats and ring length. `file` [bytes] uint8 is contiguous and lies in the host's memory or
+ * on the device of the stream. Done on return; not during a capture. An import checks everything before it writes, also
+ * that the records and a window of T tokens fit the ring. Then *folded and *pos are the cursor. */
+DELTARING_API int deltaring_seat_export_bytes(const deltaring_seat* seat, int64_t folded, int64_t pos,
+                                              deltaring_stream* stream, int64_t* bytes);
+DELTARING_API int deltaring_seat_export(const deltaring_seat* seat, int64_t folded, int64_t pos, const DLTensor* file,
+                                        deltaring_stream* stream);
+DELTARING_API int deltaring_seat_import(const deltaring_seat* seat, int64_t T, const DLTensor* file,
+                                        deltaring_stream* stream, int64_t* folded, int64_t* pos);
 
 /* Up to where the records [folded, pos) are due: the last multiple of F up to pos under grid, pos under every. F 8 or
  * 16. */

@@ -9,6 +9,7 @@ from deltaring._library import DeltaringError, Stream, backends
 from deltaring.cursor import check_ring, commit, conv_ring_rows, default_ring_rows, plan_fold
 from deltaring.gdn import gdn_fold, gdn_gates, gdn_prefill, gdn_verify
 from deltaring.conv import conv
+from deltaring.seats import seat_copy, seat_export, seat_export_bytes, seat_import
 from deltaring.snapshot import snapshot_commit, snapshot_verify
 from deltaring.types import GdnState, Rows, Tensor
 
@@ -29,6 +30,10 @@ __all__ = [
     "gdn_prefill",
     "gdn_verify",
     "plan_fold",
+    "seat_copy",
+    "seat_export",
+    "seat_export_bytes",
+    "seat_import",
     "snapshot_commit",
     "snapshot_verify",
 ]

@@ -20,7 +20,8 @@ _library = tvm_ffi.load_module(str(pathlib.Path(__file__).with_name("_ops.so")))
 _SCALARS = {
     "backend": (str, "a name"),
     **dict.fromkeys(
-        ["threads", "rows.longest", "grain", "norm", "policy", "T", "F", "R", "taps"], (numbers.Integral, "an integer")
+        "threads rows.longest grain norm policy T F R taps layers seat folded pos count".split(),
+        (numbers.Integral, "an integer"),
     ),
     "scale": (numbers.Real, "a number"),
     "bit_exact": (numbers.Integral, "True or False"),
@@ -115,9 +116,9 @@ class Op(Function):
     def __init__(self, name: str, *names: str) -> None:
         super().__init__(name, "stream", *names)
 
-    def __call__(self, stream: Optional[Stream], *values: Any) -> None:
+    def __call__(self, stream: Optional[Stream], *values: Any) -> Any:
         if stream is None:
             stream = _default
         if not isinstance(stream, Stream):
             raise DeltaringError(f"{self.name}: stream is a {type(stream).__name__}, want a deltaring.Stream or None")
-        super().__call__(stream._streams, *values)
+        return super().__call__(stream._streams, *values)

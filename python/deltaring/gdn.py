@@ -16,7 +16,7 @@ _WINDOW = (*ROWS, "q", "k", "v", "g", "beta", "A_log", "dt_bias", *STATE, "grain
 _gates = Op("gdn_gates", "a", "b", "A_log", "dt_bias", "g", "beta")
 _verify = Op("gdn_verify", *_WINDOW)
 _prefill = Op("gdn_prefill", *_WINDOW)
-_fold = Op("gdn_fold", *ROWS, *STATE, "grain", "norm")
+_fold = Op("gdn_fold", *ROWS, *STATE, "grain", "norm", "layers")
 
 
 def gdn_gates(
@@ -146,13 +146,23 @@ def gdn_prefill(
     _window(_prefill, q, k, v, g, beta, rows, state, out, A_log, dt_bias, grain, norm, scale, bit_exact, stream)
 
 
-def gdn_fold(*, rows: Rows, state: GdnState, grain: int = 8, norm: str = "l2", stream: Optional[Stream] = None) -> None:
+def gdn_fold(
+    *,
+    rows: Rows,
+    state: GdnState,
+    grain: int = 8,
+    norm: str = "l2",
+    layers: int = 1,
+    stream: Optional[Stream] = None,
+) -> None:
     """Replays records [folded, fold_to) into the checkpoint: behind each commit under policy "every", or with grain 0 and
     fold_to = first to leave a plain state for an engine that keeps those. Moves no cursor.
 
     rows: seat, first, folded, fold_to are used; folded <= fold_to <= first, multiples of grain unless that is 0
     state: records are read, the checkpoints of rows with fold_to > folded are written
     grain, norm: those of the verify
+    layers: the rows are folded in as many layers, by one call. Then the first dimension of each tensor of state is
+        layers x seats, one layer behind the other: of pools [layers, seats, ...] that is `pool.flatten(0, 1)` in torch
     Raises DeltaringError naming the argument, before anything is written.
 
     >>> import numpy
@@ -165,7 +175,7 @@ def gdn_fold(*, rows: Rows, state: GdnState, grain: int = 8, norm: str = "l2", s
     [[0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]]
     """
     rows, state = expect("gdn_fold", rows, Rows), expect("gdn_fold", state, GdnState)
-    _fold(stream, *rows, *state, grain, code("gdn_fold", "norm", norm, NORM))
+    _fold(stream, *rows, *state, grain, code("gdn_fold", "norm", norm, NORM), layers)
 
 
 def _window(op, q, k, v, g, beta, rows, state, out, A_log, dt_bias, grain, norm, scale, bit_exact, stream):

@@ -23,6 +23,8 @@ int status_of(ErrorKind kind) {
       return DELTARING_UNSUPPORTED;
     case ErrorKind::out_of_memory:
       return DELTARING_OUT_OF_MEMORY;
+    case ErrorKind::corrupt:
+      return DELTARING_CORRUPT;
     default:
       return DELTARING_INTERNAL;
   }

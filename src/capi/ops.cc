@@ -3,11 +3,12 @@
 #include <limits>
 
 #include "capi/call.h"
+#include "capi/state.h"
 
 namespace {
 
 using namespace deltaring;
-using capi::Tensors;
+using capi::state_of, capi::Tensors;
 
 // The rows of a call; `tokens` of all rows together.
 Rows rows_of(const deltaring_rows& rows, int64_t tokens, const Tensors& in) {
@@ -21,14 +22,6 @@ Rows rows_of(const deltaring_rows& rows, int64_t tokens, const Tensors& in) {
           .first = in.int64s("rows.first [B]", rows.first, B),
           .folded = in.int64s("rows.folded [B]", rows.folded, B),
           .fold_to = in.int64s("rows.fold_to [B]", rows.fold_to, B)};
-}
-
-GdnState state_of(const deltaring_gdn_state& state, const Tensors& in) {
-  return {.checkpoint = in.view<4>("checkpoint [seats, Hv, V, K]", state.checkpoint),
-          .record_k = in.view<4>("record_k [seats, Hk, R, K]", state.record_k),
-          .record_v = in.view<4>("record_v [seats, Hv, R, V]", state.record_v),
-          .record_g = in.view<4>("record_g [seats, Hv, R, G]", state.record_g),
-          .record_beta = in.view<3>("record_beta [seats, Hv, R]", state.record_beta)};
 }
 
 // Gates of the shape that the raw a has.
@@ -74,8 +67,11 @@ GdnVerifyArgs verify_args(const deltaring_gdn_verify_args& c, const Tensors& in)
 }
 
 GdnFoldArgs fold_args(const deltaring_gdn_fold_args& c, const Tensors& in) {
-  return {
-      .rows = rows_of(c.rows, 0, in), .state = state_of(c.state, in), .grain = c.grain, .norm = norm_of(c.norm, in)};
+  return {.rows = rows_of(c.rows, 0, in),
+          .state = state_of(c.state, in),
+          .grain = c.grain,
+          .norm = norm_of(c.norm, in),
+          .layers = c.layers == 0 ? 1 : c.layers};
 }
 
 CommitArgs commit_args(const deltaring_commit_args& c, const Tensors& in) {

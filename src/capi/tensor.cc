@@ -64,21 +64,64 @@ std::string name_of(const DLDevice& device) {
   }
 }
 
-void Tensors::read(const char* name, const DLTensor* tensor, int rank, int64_t* shape, int64_t* stride) const {
+void Tensors::check_place(const char* name, const DLTensor* tensor, const DLDevice& device) const {
   check(tensor, "{}: {} is missing", op_, name);
-  check(lies_on(tensor->device, device_), "{}: {} is on {}, want {}: the tensors of a call lie where it computes", op_,
-        name, name_of(tensor->device), name_of(device_));
-  check(tensor->ndim == rank, "{}: {} has {} dimensions, want {}", op_, name, tensor->ndim, rank);
-  check(tensor->shape, "{}: {} has no shape", op_, name);
-  std::copy_n(tensor->shape, rank, shape);
+  check(lies_on(tensor->device, device), "{}: {} is on {}, want {}: the tensors of a call lie where it computes", op_,
+        name, name_of(tensor->device), name_of(device));
+}
+
+void Tensors::read(const char* name, const DLTensor* tensor, int rank, int64_t* shape, int64_t* stride) const {
+  check_place(name, tensor, device_);
+  read_shape(name, *tensor, rank, shape, stride);
+}
+
+void Tensors::read_shape(const char* name, const DLTensor& tensor, int rank, int64_t* shape, int64_t* stride) const {
+  check(tensor.ndim == rank, "{}: {} has {} dimensions, want {}", op_, name, tensor.ndim, rank);
+  check(tensor.shape, "{}: {} has no shape", op_, name);
+  std::copy_n(tensor.shape, rank, shape);
   const bool empty = std::any_of(shape, shape + rank, [](int64_t size) { return size <= 0; });
   bool fits = true;
   int64_t step = 1;
   for (int d = rank - 1; d >= 0; d--) {
-    stride[d] = tensor->strides ? tensor->strides[d] : step;
+    stride[d] = tensor.strides ? tensor.strides[d] : step;
     if (!empty && __builtin_mul_overflow(step, shape[d], &step)) fits = false;
   }
   check(empty || (fits && addressable(rank, shape, stride)), "{}: {} reaches beyond all memory", op_, name);
+}
+
+SeatTensor Tensors::seats(const char* name, const DLTensor* tensor) const {
+  constexpr int kMostRank = 8;
+  check_place(name, tensor, device_);
+  const int rank = tensor->ndim;
+  const DLDataType type = tensor->dtype;
+  const int64_t bits = int64_t{type.bits} * type.lanes;
+  check(rank >= 1 && rank <= kMostRank, "{}: {} has {} dimensions, want 1 to {}", op_, name, rank, kMostRank);
+  check(bits > 0 && bits % 8 == 0 && bits <= 128, "{}: {} is {}, want elements of whole bytes", op_, name,
+        name_of(type));
+  int64_t shape[kMostRank], stride[kMostRank], step = 1;
+  read_shape(name, *tensor, rank, shape, stride);
+  for (int d = 0; d < rank; d++)
+    check(shape[d] >= 0, "{}: {} has {} in dimension {}, want >= 0", op_, name, shape[d], d);
+  void* at = data(name, *tensor, 1);
+  if (std::find(shape, shape + rank, 0) != shape + rank) return {.data = at, .seats = shape[0]};
+  for (int d = rank - 1; d > 0; step *= shape[d], d--) {
+    check(stride[d] == step || shape[d] == 1, "{}: {} is not dense within a seat: stride {} in dimension {}, want {}",
+          op_, name, stride[d], d, step);
+  }
+  const int64_t size = bits / 8;
+  return {.data = at, .seats = shape[0], .pitch = shape[0] > 1 ? stride[0] * size : 0, .bytes = step * size};
+}
+
+std::span<std::byte> Tensors::bytes(const char* name, const DLTensor* tensor, bool& on_host) const {
+  constexpr DLDevice kHost{kDLCPU, 0};
+  on_host = tensor && lies_on(tensor->device, kHost);
+  check_place(name, tensor, on_host ? kHost : device_);
+  int64_t size, stride;
+  read_shape(name, *tensor, 1, &size, &stride);
+  check(same(tensor->dtype, {kDLUInt, 8, 1}), "{}: {} is {}, want uint8", op_, name, name_of(tensor->dtype));
+  check(size >= 0, "{}: {} has {} bytes, want >= 0", op_, name, size);
+  check(stride == 1 || size <= 1, "{}: {} is not contiguous", op_, name);
+  return {static_cast<std::byte*>(data(name, *tensor, 1)), static_cast<size_t>(size)};
 }
 
 DType Tensors::dtype(const char* name, const DLTensor& tensor) const {

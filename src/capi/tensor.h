@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/view.h"
+#include "ops/seats.h"
 
 namespace deltaring::capi {
 
@@ -39,11 +40,19 @@ class Tensors {
   int32_t* int32s(const char* name, const DLTensor* tensor, int64_t count) const;
   int64_t* int64s(const char* name, const DLTensor* tensor, int64_t count) const;
 
+  // Any dtype and rank, whose first dimension is the seat and whose seats are dense.
+  SeatTensor seats(const char* name, const DLTensor* tensor) const;
+
+  // [bytes] uint8, contiguous, of the op's device or, as `on_host` then says, of the host.
+  std::span<std::byte> bytes(const char* name, const DLTensor* tensor, bool& on_host) const;
+
   // The rows that a 1-dimensional tensor has one element each for.
   int32_t count(const char* name, const DLTensor* tensor) const;
 
  private:
+  void check_place(const char* name, const DLTensor* tensor, const DLDevice& device) const;
   void read(const char* name, const DLTensor* tensor, int rank, int64_t* shape, int64_t* stride) const;
+  void read_shape(const char* name, const DLTensor& tensor, int rank, int64_t* shape, int64_t* stride) const;
   DType dtype(const char* name, const DLTensor& tensor) const;
   void* data(const char* name, const DLTensor& tensor, size_t item) const;
   void* array(const char* name, const DLTensor* tensor, std::initializer_list<int64_t> shape, DLDataType type) const;

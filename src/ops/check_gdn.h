@@ -5,8 +5,10 @@
 
 namespace deltaring {
 
-// Throw Error(invalid_argument) starting with `op`. Hv a multiple of Hk, G one of 1 and K; a finite scale.
+// Throw Error(invalid_argument) starting with `op`. Hv a multiple of Hk, G one of 1 and K; the pools of a layer; a
+// finite scale.
 void check_heads(const char* op, int64_t Hk, int64_t Hv, int64_t K, int64_t G);
+void check_state(const char* op, const GdnState& state);
 void check_scale(const char* op, float scale);
 
 // The views of a window's tokens, which GdnVerifyArgs and SnapshotVerifyArgs name alike.

@@ -1,6 +1,7 @@
 #include "ops/gdn.h"
 
 #include <cmath>
+#include <limits>
 
 #include "ops/check_gdn.h"
 
@@ -15,9 +16,7 @@ void check_scale(const char* op, float scale) {
   check(std::isfinite(scale), "{}: scale is {}, want a finite number, or 0 for K^-1/2", op, scale);
 }
 
-namespace {
-
-void check_state(const char* op, const GdnState& s, int64_t grain) {
+void check_state(const char* op, const GdnState& s) {
   const auto [seats, Hv, V, K] = s.checkpoint.shape;
   const int64_t Hk = s.record_k.shape[1], R = s.record_k.shape[2], G = s.record_g.shape[3];
   check_output(op, "checkpoint [seats, Hv, V, K]", s.checkpoint, s.checkpoint.dtype, s.checkpoint.shape);
@@ -27,6 +26,11 @@ void check_state(const char* op, const GdnState& s, int64_t grain) {
   check_output(op, "record_beta [seats, Hv, R]", s.record_beta, DType::f32, {seats, Hv, R});
   check_heads(op, Hk, Hv, K, G);
   check(R >= 1, "{}: record_k [seats, Hk, R, K] has {} in R, want >= 1, for example 16", op, R);
+}
+
+namespace {
+
+void check_grain(const char* op, int64_t grain) {
   check(grain == 0 || grain == 8 || grain == 16, "{}: grain is {}, want 8, 16 or 0", op, grain);
 }
 
@@ -51,6 +55,15 @@ void check_window(const char* op, const GdnVerifyArgs& a) {
 
 }  // namespace
 
+GdnState layer_of(const GdnState& s, int64_t layers, int64_t l) {
+  const int64_t seats = s.checkpoint.shape[0] / layers, first = l * seats;
+  return {.checkpoint = s.checkpoint.rows(first, seats),
+          .record_k = s.record_k.rows(first, seats),
+          .record_v = s.record_v.rows(first, seats),
+          .record_g = s.record_g.rows(first, seats),
+          .record_beta = s.record_beta.rows(first, seats)};
+}
+
 void check(const GdnGatesArgs& a) {
   const auto [tokens, Hv, G] = a.a.shape;
   check_view("gdn_gates", "a [tokens, Hv, G]", a.a, DType::f32, a.a.shape);
@@ -63,7 +76,7 @@ void check(const GdnGatesArgs& a) {
 
 void check_views(const char* op, const GdnVerifyArgs& a) {
   const auto [seats, Hv, V, K] = a.state.checkpoint.shape;
-  check_state(op, a.state, a.grain);
+  check_state(op, a.state), check_grain(op, a.grain);
   check_tokens(op, a, a.state.record_k.shape[1], K, Hv, V, a.state.record_g.shape[3]);
 }
 
@@ -97,8 +110,12 @@ void check_prefill(const GdnVerifyArgs& a) {
 
 void check(const GdnFoldArgs& a) {
   const Rows& rows = a.rows;
-  check_state("gdn_fold", a.state, a.grain);
-  check_seats(rows, a.state.checkpoint.shape[0]);
+  check_state("gdn_fold", a.state), check_grain("gdn_fold", a.grain);
+  const int64_t places = a.state.checkpoint.shape[0];
+  check(a.layers >= 1 && places % a.layers == 0,
+        "gdn_fold: layers is {}, want at least 1 and a divisor of the {} places of the state", a.layers, places);
+  check(places <= std::numeric_limits<int32_t>::max(), "gdn_fold: {} places of all layers, want < 2^31", places);
+  check_seats(rows, places / a.layers);
   check(rows.count == 0 || (rows.first && rows.folded && rows.fold_to),
         "gdn_fold: rows of {} need first, folded and fold_to", rows.count);
   for (int32_t b = 0; b < rows.count; b++) {

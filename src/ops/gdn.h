@@ -70,10 +70,14 @@ struct GdnVerifyArgs {
 // of verifies whose tokens have the dtype of the records.
 struct GdnFoldArgs {
   Rows rows;
-  GdnState state;
+  GdnState state;  // its first dimension is layers x seats, one layer behind the other
   int64_t grain;
   QkNorm norm = QkNorm::l2;
+  int64_t layers = 1;  // every row is folded in each: seat s of layer l is the state's l * seats + s
 };
+
+// Layer l of such a state.
+GdnState layer_of(const GdnState& state, int64_t layers, int64_t l);
 
 // Throw Error naming the offending argument with its symbolic shape; shared by every backend.
 // check_views looks at nothing behind a pointer, so that it serves arguments in any memory; the others contain it.

@@ -11,6 +11,7 @@
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/sample.h"
+#include "ops/seats.h"
 #include "ops/snapshot.h"
 
 namespace deltaring {
@@ -59,6 +60,9 @@ struct OpTable {
   void (*snapshot_verify)(const SnapshotVerifyArgs&, Stream&);
   void (*snapshot_commit)(const SnapshotCommitArgs&, Stream&);
   void (*commit)(const CommitArgs&, Stream&);
+  void (*seat_copy)(const SeatCopyArgs&, Stream&);
+  void (*seat_pack)(const SeatPackArgs&, Stream&);
+  void (*seat_unpack)(const SeatPackArgs&, Stream&);
   void (*argmax)(const ArgmaxArgs&, Stream&);
   void (*probabilities)(const ProbabilitiesArgs&, Stream&);
 };

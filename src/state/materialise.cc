@@ -26,8 +26,9 @@ void fold(StatePool& pool, std::span<const int32_t> seats, int64_t grain, const 
                   .first = pos.data(),
                   .folded = folded.data(),
                   .fold_to = fold_to.data()};
-  for (int64_t layer = 0; layer < pool.shape().gdn_layers; layer++)
-    ops.gdn_fold({.rows = rows, .state = pool.gdn(layer), .grain = grain, .norm = norm}, stream);
+  const int64_t layers = pool.shape().gdn_layers;
+  if (layers > 0)
+    ops.gdn_fold({.rows = rows, .state = pool.gdn_layers(), .grain = grain, .norm = norm, .layers = layers}, stream);
   for (size_t i = 0; i < seat.size(); i++) pool.commit(seat[i], fold_to[i], 0);
 }
 

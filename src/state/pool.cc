@@ -245,6 +245,19 @@ GdnState StatePool::gdn(int64_t layer) const {
           .record_beta = record_beta_[layer]};
 }
 
+GdnState StatePool::gdn_layers() const {
+  const auto all = [this](auto first_layer) {
+    first_layer.shape[0] *= shape_.gdn_layers;
+    return first_layer;
+  };
+  const GdnState first = gdn(0);
+  return {.checkpoint = all(first.checkpoint),
+          .record_k = all(first.record_k),
+          .record_v = all(first.record_v),
+          .record_g = all(first.record_g),
+          .record_beta = all(first.record_beta)};
+}
+
 View<5> StatePool::snapshots(int64_t layer) const { return snapshots_ ? snapshots_[layer] : View<5>(); }
 
 View<3> StatePool::conv_ring(int64_t layer) const { return conv_[layer]; }

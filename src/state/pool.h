@@ -12,7 +12,7 @@
 #include "base/arena.h"
 #include "base/view.h"
 #include "ops/attention.h"
-#include "ops/gdn.h"
+#include "ops/seats.h"
 #include "state/plan.h"
 #include "state/side_state.h"
 
@@ -59,7 +59,7 @@ class StatePool {
   // An owned seat with an exported state; -1 when seats or pages are short. The pool may have another number of seats,
   // another ring length, another page size. Throws Error(corrupt) for bytes that are damaged, Error(unsupported) for
   // another version, shape, dtype or grid; nothing has changed then.
-  int32_t import_seat(std::span<const std::byte> bytes);
+  int32_t import_seat(std::span<const std::byte> file);
 
   Cursor cursor(int32_t seat) const { return taken(seat).cursor; }
   SeatState state_of(int32_t seat) const;
@@ -70,6 +70,7 @@ class StatePool {
   void check_invariants() const;
 
   GdnState gdn(int64_t layer) const;  // layer counts GDN layers only
+  GdnState gdn_layers() const;        // all of them, the first dimension layers x seats
   View<5> snapshots(
       int64_t layer) const;  // [seats, T, Hv, V, K] of the checkpoint's dtype; null under replay and T = 1
   View<3> conv_ring(int64_t layer) const;  // [seats, Rc, C] f32
@@ -102,7 +103,7 @@ class StatePool {
   std::span<std::byte> page(int64_t layer, int64_t which, int32_t page) const;
   template <class Visit>
   void visit_live(int32_t seat, Cursor cursor, const Visit& visit);
-  void check_import(std::span<const std::byte> bytes) const;
+  int64_t count_live(int32_t seat, Cursor cursor);
 
   StateShape shape_;
   StateOptions options_;

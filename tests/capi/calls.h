@@ -155,7 +155,7 @@ inline std::vector<Op> ops() {
        }},
       {"gdn_fold", join({rows, state}),
        [](World& w, deltaring_stream* s) {
-         const deltaring_gdn_fold_args args{w.rows(), w.gdn_state(), 8, 0};
+         const deltaring_gdn_fold_args args{w.rows(), w.gdn_state(), 8, 0, 0};
          return deltaring_gdn_fold(&args, s);
        }},
       {"commit", join({rows, {"kept"}}),

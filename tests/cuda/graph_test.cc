@@ -24,7 +24,7 @@ constexpr int64_t kSeats = 4, R = 32, kStepsOfTheTest = 24;
 
 void ok(cudaError_t status) { ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status); }
 
-// A layer's memory, and a step on it: conv -> verify -> commit.
+// A layer's memory, and a step on it: conv -> verify -> commit -> a copy of the first row's seat to one of nobody.
 class Step {
  public:
   explicit Step(const OpTable& table) : table_(table), device_(table) {
@@ -34,7 +34,8 @@ class Step {
     std::ranges::copy(weights.A_log, floats(weights_.data()) + weights.weight.size());
     std::ranges::copy(weights.dt_bias, floats(weights_.data()) + weights.weight.size() + weights.A_log.size());
     for (int32_t b = 0; b < kRows; b++) rows_.add(b == 1 ? -1 : 3 - b, {0, 0}, 0, T, 0);
-    rows_.push(), weights_.push(), pools_.begin();
+    reinterpret_cast<int32_t*>(pair_.data())[0] = 3, reinterpret_cast<int32_t*>(pair_.data())[1] = 0;
+    rows_.push(), weights_.push(), pair_.push(), pools_.begin();
   }
 
   // What step i is given: its tokens, and how many of them were accepted.
@@ -87,6 +88,13 @@ class Step {
                    .fold_to = const_cast<int64_t*>(rows.fold_to),
                    .F = s.F},
                   stream);
+    std::vector<SeatTensor> tensors;
+    for (int pool = 0; pool < pools_.count(); pool++) {
+      const PoolShape& shape = pools_.shape(pool);
+      tensors.push_back(seat_tensor(pools_.view<4>(pool, {shape.heads, shape.slots, shape.width})));
+    }
+    const auto* pair = reinterpret_cast<const int32_t*>(pair_.device());
+    table_.seat_copy({.tensors = tensors, .count = 1, .from = pair, .to = pair + 1}, stream);
   }
 
   // Everything that a step leaves behind.
@@ -99,6 +107,7 @@ class Step {
     return all;
   }
   int64_t pos(int32_t b) const { return rows_.rows().first[b]; }
+  bool copied() const { return std::ranges::equal(pools_.block(kCheckpoint, 3), pools_.block(kCheckpoint, 0)); }
 
  private:
   static float* floats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
@@ -117,7 +126,7 @@ class Step {
       qkv_{device_, kRows*T, kShape.channels(), kShape.tokens}, a_{device_, kRows*T, kShape.Hv, kShape.tokens},
       b_{device_, kRows*T, kShape.Hv, kShape.tokens}, out_{device_, kRows*T, kShape.Hv*kShape.V, kShape.out};
   Buffer weights_{device_, (kShape.channels() * kShape.taps + 2 * kShape.Hv) * sizeof(float)},
-      kept_{device_, kRows * sizeof(int32_t)};
+      kept_{device_, kRows * sizeof(int32_t)}, pair_{device_, 2 * sizeof(int32_t)};
   RowArrays rows_{device_, kRows};
 };
 
@@ -140,6 +149,7 @@ TEST_P(Graph, ReplaysAStepAsOftenAsOneLikes) {
       called.run(*own);
       ok(cudaGraphLaunch(executable, native));
       ASSERT_EQ(called.left(), recorded.left()) << "step " << i;
+      ASSERT_TRUE(recorded.copied()) << "step " << i;
     }
     EXPECT_GT(called.pos(0), 2 * kShape.F);  // folds were due
     ok(cudaGraphExecDestroy(executable));

@@ -221,6 +221,26 @@ inline std::vector<Case> conv_cases() {
   };
 }
 
+// B pairs of seats; a ragged case leaves some out. The ring is that of the shape for T = 4 and n records.
+inline std::vector<Case> seat_cases() {
+  std::vector<Case> cases;
+  for (const char* op : {"seat_copy", "seat_pack", "seat_unpack"}) {
+    const auto in = [](DType ring, Shape s) { return s.tokens = ring, s; };
+    const std::vector<Case> all = {
+        {op, "0.8B", in(bf16, k0_8B(bf16)), 4, 4, 9},
+        {op, "27B", in(bf16, k27B(bf16)), 1, 4, 15},
+        {op, "27B", k27B(f32, f32), 2, 4, 3},
+        {op, "kda", kKda(bf16), 1, 4, 7},
+        {op, "odd", in(f16, kOdd(f16)), 6, 4, 19, false, true},
+        {op, "odd", kOdd(bf16, bf16), 5, 4, 1, false, true},
+        {op, "odd_kda", in(bf16, kOddKda(bf16)), 5, 4, 0, false, true},
+        {op, "one", kOne, 3, 4, 12},
+    };
+    cases.insert(cases.end(), all.begin(), all.end());
+  }
+  return cases;
+}
+
 inline std::vector<Case> gates_cases() {
   const char* op = "gdn_gates";
   return {
@@ -240,7 +260,7 @@ inline std::vector<Case> gates_cases() {
 inline std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const auto& part : {detail::gates_cases(), detail::verify_cases(), detail::prefill_cases(), detail::fold_cases(),
-                           detail::conv_cases(), detail::snapshot_cases()})
+                           detail::conv_cases(), detail::snapshot_cases(), detail::seat_cases()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }

@@ -61,6 +61,27 @@ void fold_everything(const GdnFoldArgs& a, Stream& s) {
   more.rows.fold_to = a.rows.first, more.grain = 0;
   mutant::base().gdn_fold(more, s);
 }
+void copies_all_tensors_but_one(const SeatCopyArgs& a, Stream& s) {
+  SeatCopyArgs fewer = a;
+  fewer.tensors = a.tensors.first(a.tensors.size() - 1);
+  mutant::base().seat_copy(fewer, s);
+}
+void copies_the_other_way(const SeatCopyArgs& a, Stream& s) {
+  SeatCopyArgs back = a;
+  std::swap(back.from, back.to);
+  mutant::base().seat_copy(back, s);
+}
+template <void (*OpTable::*op)(const SeatPackArgs&, Stream&)>
+void packs_one_position_late(const SeatPackArgs& a, Stream& s) {
+  SeatPackArgs late = a;
+  late.cursor.folded++, late.cursor.pos++;
+  (mutant::base().*op)(late, s);
+}
+void unpacks_into_another_seat(const SeatPackArgs& a, Stream& s) {
+  SeatPackArgs other = a;
+  other.seat = 0;
+  mutant::base().seat_unpack(other, s);
+}
 
 template <void (*fault)(const GdnVerifyArgs&, Stream&, bool)>
 void verify(OpTable& t) {
@@ -111,6 +132,13 @@ std::vector<Fault> faults() {
        [](OpTable& t) { t.snapshot_verify = snapshot_of_the_last_token_missing; }},
       {"snapshot_verify_moves_the_state", "snapshot_verify",
        [](OpTable& t) { t.snapshot_verify = snapshot_verify_moves_the_state; }},
+      {"copies_all_tensors_but_one", "seat_copy", [](OpTable& t) { t.seat_copy = copies_all_tensors_but_one; }},
+      {"copies_the_other_way", "seat_copy", [](OpTable& t) { t.seat_copy = copies_the_other_way; }},
+      {"packs_one_position_late", "seat_pack",
+       [](OpTable& t) { t.seat_pack = packs_one_position_late<&OpTable::seat_pack>; }},
+      {"unpacks_one_position_late", "seat_unpack",
+       [](OpTable& t) { t.seat_unpack = packs_one_position_late<&OpTable::seat_unpack>; }},
+      {"unpacks_into_another_seat", "seat_unpack", [](OpTable& t) { t.seat_unpack = unpacks_into_another_seat; }},
   };
 }
 

@@ -21,6 +21,9 @@ constexpr Entry kEntries[] = {
     {"conv", [](const OpTable& t) { return t.conv != nullptr; }, make_conv_job},
     {"snapshot_verify", [](const OpTable& t) { return t.snapshot_verify != nullptr; }, make_snapshot_verify_job},
     {"snapshot_commit", [](const OpTable& t) { return t.snapshot_commit != nullptr; }, make_snapshot_commit_job},
+    {"seat_copy", [](const OpTable& t) { return t.seat_copy != nullptr; }, make_seat_copy_job},
+    {"seat_pack", [](const OpTable& t) { return t.seat_pack != nullptr; }, make_seat_pack_job},
+    {"seat_unpack", [](const OpTable& t) { return t.seat_unpack != nullptr; }, make_seat_pack_job},
 };
 
 const Entry& entry_of(const Case& c) {

@@ -135,14 +135,15 @@ void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) {
   in_f32(args, gdn_gates, stream, [&](const GdnVerifyArgs& a) { advance(a, stream); });
 }
 
-// Memory traffic of a row with a fold: its checkpoint in and out, the records [folded, fold_to) once.
+// Memory traffic of a row with a fold in a layer: its checkpoint in and out, the records [folded, fold_to) once.
 void gdn_fold(const GdnFoldArgs& args, Stream& stream) {
   check(args);
-  const int64_t Hv = args.state.checkpoint.shape[1];
-  pool_of(stream).parallel_for(args.rows.count * Hv, [&](int64_t task) {
-    const int32_t b = static_cast<int32_t>(task / Hv);
+  const int64_t Hv = args.state.checkpoint.shape[1], heads = args.rows.count * Hv;
+  pool_of(stream).parallel_for(args.layers * heads, [&](int64_t task) {
+    const int32_t b = static_cast<int32_t>(task % heads / Hv);
     if (args.rows.seat[b] < 0 || args.rows.fold_to[b] == args.rows.folded[b]) return;
-    Replay replay(args.state, args.rows, args.grain, args.norm, 0, b, task % Hv);
+    const GdnState state = layer_of(args.state, args.layers, task / heads);
+    Replay replay(state, args.rows, args.grain, args.norm, 0, b, task % Hv);
     replay.run(args.rows.fold_to[b], [](GdnHead&, int64_t) {});
   });
 }

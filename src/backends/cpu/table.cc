@@ -25,6 +25,9 @@ const OpTable& cpu_ops() {
       .snapshot_verify = cpu::snapshot_verify,
       .snapshot_commit = cpu::snapshot_commit,
       .commit = cpu::commit,
+      .seat_copy = cpu::seat_copy,
+      .seat_pack = cpu::seat_pack,
+      .seat_unpack = cpu::seat_unpack,
       .argmax = cpu::argmax,
       .probabilities = cpu::probabilities,
   };

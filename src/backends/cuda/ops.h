@@ -12,5 +12,8 @@ void gdn_fold(const GdnFoldArgs& args, Stream& stream);
 void snapshot_verify(const SnapshotVerifyArgs& args, Stream& stream);
 void snapshot_commit(const SnapshotCommitArgs& args, Stream& stream);
 void commit(const CommitArgs& args, Stream& stream);
+void seat_copy(const SeatCopyArgs& args, Stream& stream);
+void seat_pack(const SeatPackArgs& args, Stream& stream);
+void seat_unpack(const SeatPackArgs& args, Stream& stream);
 
 }  // namespace deltaring::cuda

@@ -25,6 +25,9 @@ const OpTable& cuda_ops() {
       .snapshot_verify = cuda::snapshot_verify,
       .snapshot_commit = cuda::snapshot_commit,
       .commit = cuda::commit,
+      .seat_copy = cuda::seat_copy,
+      .seat_pack = cuda::seat_pack,
+      .seat_unpack = cuda::seat_unpack,
   };
   return table;
 }

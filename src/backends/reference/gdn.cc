@@ -110,13 +110,16 @@ void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) {
 
 void gdn_fold(const GdnFoldArgs& args, Stream&) {
   check(args);
-  for (int32_t b = 0; b < args.rows.count; b++) {
-    if (args.rows.seat[b] < 0) continue;
-    for (int64_t head = 0; head < args.state.checkpoint.shape[1]; head++) {
-      Walk walk(args.state, args.rows, b, head, args.grain);
-      for (int64_t p = args.rows.folded[b]; p < args.rows.fold_to[b]; p++)
-        walk.step(p, record_of(args.state, args.norm, args.rows.seat[b], head, p), nullptr);
-      walk.arrive(args.rows.fold_to[b]);
+  for (int64_t layer = 0; layer < args.layers; layer++) {
+    const GdnState state = layer_of(args.state, args.layers, layer);
+    for (int32_t b = 0; b < args.rows.count; b++) {
+      if (args.rows.seat[b] < 0) continue;
+      for (int64_t head = 0; head < state.checkpoint.shape[1]; head++) {
+        Walk walk(state, args.rows, b, head, args.grain);
+        for (int64_t p = args.rows.folded[b]; p < args.rows.fold_to[b]; p++)
+          walk.step(p, record_of(state, args.norm, args.rows.seat[b], head, p), nullptr);
+        walk.arrive(args.rows.fold_to[b]);
+      }
     }
   }
 }

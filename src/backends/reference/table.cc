@@ -24,6 +24,9 @@ const OpTable& reference_ops() {
       .snapshot_verify = reference::snapshot_verify,
       .snapshot_commit = reference::snapshot_commit,
       .commit = reference::commit,
+      .seat_copy = reference::seat_copy,
+      .seat_pack = reference::seat_pack,
+      .seat_unpack = reference::seat_unpack,
       .argmax = reference::argmax,
       .probabilities = reference::probabilities,
   };

@@ -128,13 +128,15 @@ __device__ inline void clear(const RecurrentArgs& a, const Part& part, const Row
     store(address_in(a.out, row.begin + i, part.head), a.out.dtype, v, 0.0f);
 }
 
-// Grid: parts of heads of rows, the parts innermost.
+// Grid: parts of heads of rows of layers, the parts innermost.
 template <int kElements, bool kChannels>
 __global__ __launch_bounds__(kThreads) void recurrent_kernel(const __grid_constant__ RecurrentArgs a) {
   __shared__ Tile<kElements, kChannels> tile;
   const Part part = part_of(a);
-  Row row = row_of(a.rows, a.rules, part.b);
+  const int32_t layer = part.b / a.rows.count;
+  Row row = row_of(a.rows, a.rules, part.b % a.rows.count);
   if (row.seat < 0) return clear(a, part, row);
+  row.seat += layer * static_cast<int32_t>(a.rules.seats);
   if (!a.record_k.data) row.folded = row.first, row.fold_to = a.snapshots.data ? row.first : row.end();
   const int64_t end = a.rules.op == RowOp::fold ? row.fold_to : row.end();
   if (row.length == 0 && row.fold_to == row.folded) return;

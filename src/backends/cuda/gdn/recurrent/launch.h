@@ -9,7 +9,8 @@ namespace deltaring::cuda {
 
 struct RecurrentArgs {
   Rows rows;
-  RowRules rules;
+  RowRules rules;  // seats of a layer
+  int32_t layers;  // each row is walked in all of them
   // The window; null for a fold.
   View<3> q, k;  // [tokens, Hk, K]
   View<3> v;     // [tokens, Hv, V]

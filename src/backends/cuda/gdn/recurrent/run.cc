@@ -15,7 +15,7 @@ void launch(const char* op, RecurrentArgs& args, bool aligned, CudaStream& strea
   const auto [seats, Hv, V, K] = args.checkpoint.shape;
   if (K > kWidestK)
     fail(ErrorKind::unsupported, "{}: K = {} on cuda, at most {}; --backend cpu takes any", op, K, kWidestK);
-  args.plan = plan_recurrent(args.rows.count, Hv, V, K, args.G, aligned);
+  args.plan = plan_recurrent(int64_t{args.rows.count} * args.layers, Hv, V, K, args.G, aligned);
   if (args.plan.blocks == 0) return;
   const unsigned blocks = grid_of(op, args.plan.blocks);
   const auto kernel = args.plan.elements == 8    ? launch_recurrent<8>
@@ -32,6 +32,7 @@ template <class Args>
 RecurrentArgs window_of(const Args& a, const RowRules& rules) {
   return {.rows = a.rows,
           .rules = rules,
+          .layers = 1,
           .q = a.q,
           .k = a.k,
           .v = a.v,
@@ -61,7 +62,8 @@ void recurrent_window(const char* op, const GdnVerifyArgs& args, const RowRules&
 }
 
 void recurrent_fold(const GdnFoldArgs& args, const RowRules& rules, CudaStream& stream) {
-  RecurrentArgs all{.rows = args.rows, .rules = rules, .norm = args.norm, .scale = 0};
+  RecurrentArgs all{
+      .rows = args.rows, .rules = rules, .layers = static_cast<int32_t>(args.layers), .norm = args.norm, .scale = 0};
   use_records(args.state, all);
   launch("gdn_fold", all, aligned_rows(args.state.checkpoint), stream);
 }
