@@ -72,6 +72,7 @@ struct GenerateResult {
   int64_t step_tokens = 0;     // tokens those steps gave, those cut by a stop included
   int64_t drafted = 0, accepted = 0;
   std::vector<int64_t> drafted_at, accepted_at;  // [T-1] by draft position
+  std::vector<int32_t> step_lengths;             // [verify_steps] tokens that each step gave
   int64_t folds = 0;                             // steps that moved the checkpoint
   uint64_t logits_digest = 0;                    // hash of the bits of the logits behind every emitted token
 };

@@ -224,6 +224,7 @@ GenerateResult Engine::Impl::generate(const std::vector<int32_t>& prompt, const 
   bool going = request.accept(stepper.logits()), fits = true;
   while (going && (fits = request.plan_step(context, T))) {
     stepper.step({&sequence, 1});
+    result.step_lengths.push_back(sequence->emitted);
     going = request.accept(stepper.logits());
   }
   result.decode_seconds = seconds_since(first);

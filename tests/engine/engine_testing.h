@@ -2,6 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,12 +55,10 @@ inline void expect_same(const GenerateResult& got, const GenerateResult& want, c
 
 // Counts that must agree with each other whatever happened.
 inline void expect_sane_statistics(const GenerateResult& r, int64_t T, const std::string& where) {
-  const auto sum = [](const std::vector<int64_t>& counts) {
-    int64_t total = 0;
-    for (const int64_t count : counts) total += count;
-    return total;
-  };
+  const auto sum = [](const auto& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); };
   EXPECT_EQ(r.step_tokens, r.accepted + r.verify_steps) << where;
+  EXPECT_EQ(sum(r.step_lengths), r.step_tokens) << where;
+  EXPECT_EQ(static_cast<int64_t>(r.step_lengths.size()), r.verify_steps) << where;
   EXPECT_EQ(static_cast<int64_t>(r.drafted_at.size()), T - 1) << where;
   EXPECT_EQ(static_cast<int64_t>(r.accepted_at.size()), T - 1) << where;
   EXPECT_EQ(sum(r.drafted_at), r.drafted) << where;
