@@ -40,6 +40,24 @@ __global__ __launch_bounds__(512) void read_kernel(const uint4* from, size_t cou
   if (sum == 0x12345678) *sink = 1;
 }
 
+// In place, four independent words a thread and turn as in read_kernel.
+__global__ __launch_bounds__(512) void update_kernel(uint4* words, size_t count) {
+  const size_t step = size_t{gridDim.x} * blockDim.x;
+  size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const auto next = [](uint4 word) { return uint4{word.x ^ 1, word.y ^ 1, word.z ^ 1, word.w ^ 1}; };
+  for (; i + 3 * step < count; i += 4 * step) {
+    const uint4 a = words[i], b = words[i + step], c = words[i + 2 * step], d = words[i + 3 * step];
+    words[i] = next(a), words[i + step] = next(b), words[i + 2 * step] = next(c), words[i + 3 * step] = next(d);
+  }
+  for (; i < count; i += step) words[i] = next(words[i]);
+}
+
+int streaming_blocks() {
+  int device = 0, multiprocessors = 0;
+  cudaGetDevice(&device), cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  return 4 * multiprocessors;
+}
+
 }  // namespace
 
 void fill_uniform(void* to, int64_t count, DType t, float scale, float offset, uint64_t seed) {
@@ -47,25 +65,25 @@ void fill_uniform(void* to, int64_t count, DType t, float scale, float offset, u
 }
 
 void stream_read(const void* from, size_t bytes, float* sink, cudaStream_t stream) {
-  read_kernel<<<132 * 4, 512, 0, stream>>>(static_cast<const uint4*>(from), bytes / 16, sink);
+  read_kernel<<<streaming_blocks(), 512, 0, stream>>>(static_cast<const uint4*>(from), bytes / 16, sink);
 }
 
-Layer::Layer(const OpTable& table, const LayerCase& c, uint64_t seed) : table_(table), c_(c), seed_(seed) {
-  const int64_t seats = c.B + 1, tokens = c.B * std::max<int64_t>(c.T, 1), channels = (2 * c.Hk + c.Hv) * 128;
-  qkv_ = random(tokens * channels, DType::bf16, 1);
-  gates_ = random(tokens * 2 * c.Hv, DType::bf16, 1.5f);
-  weights_ = random(2 * c.Hv, DType::f32, 0.5f, 0.5f);
-  out_ = random(tokens * c.Hv * 128, DType::bf16, 0);
-  const auto pool = [&](auto shape, DType t, float scale, float offset) {
-    int64_t count = 1;
-    for (const int64_t size : shape) count *= size;
-    return dense<shape.size()>(random(count, t, scale, offset), t, shape);
-  };
-  state_ = {.checkpoint = pool(std::array{seats, c.Hv, int64_t{128}, int64_t{128}}, c.state, 0.17f, 0),
-            .record_k = pool(std::array{seats, c.Hk, c.R, int64_t{128}}, DType::bf16, 1, 0),
-            .record_v = pool(std::array{seats, c.Hv, c.R, int64_t{128}}, DType::bf16, 1, 0),
-            .record_g = pool(std::array{seats, c.Hv, c.R, int64_t{1}}, DType::f32, 0.25f, -0.25f),
-            .record_beta = pool(std::array{seats, c.Hv, c.R}, DType::f32, 0.5f, 0.5f)};
+void stream_update(void* memory, size_t bytes, cudaStream_t stream) {
+  update_kernel<<<streaming_blocks(), 512, 0, stream>>>(static_cast<uint4*>(memory), bytes / 16);
+}
+
+Layer::Layer(const OpTable& table, const LayerShape& shape, uint64_t seed) : table_(table), shape_(shape), seed_(seed) {
+  const auto& [B, T, state, R, Hk, Hv] = shape_;
+  const int64_t seats = B + 1, tokens = B * std::max<int64_t>(T, 1);
+  qkv_ = random(tokens * shape.channels(), DType::bf16, 1);
+  gates_ = random(tokens * 2 * Hv, DType::bf16, 1.5f);
+  weights_ = random(2 * Hv, DType::f32, 0.5f, 0.5f);
+  out_ = random(tokens * Hv * 128, DType::bf16, 0);
+  state_ = {.checkpoint = pool(std::array{seats, Hv, int64_t{128}, int64_t{128}}, state, 0.17f),
+            .record_k = pool(std::array{seats, Hk, R, int64_t{128}}, DType::bf16, 1),
+            .record_v = pool(std::array{seats, Hv, R, int64_t{128}}, DType::bf16, 1),
+            .record_g = pool(std::array{seats, Hv, R, int64_t{1}}, DType::f32, 0.25f, -0.25f),
+            .record_beta = pool(std::array{seats, Hv, R}, DType::f32, 0.5f, 0.5f)};
 }
 
 void* Layer::random(int64_t count, DType t, float scale, float offset) {
@@ -74,32 +92,40 @@ void* Layer::random(int64_t count, DType t, float scale, float offset) {
   return arrays_.back().get();
 }
 
-StepRows Layer::rows() const {
+template <size_t N>
+View<N> Layer::pool(const std::array<int64_t, N>& shape, DType t, float scale, float offset) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return dense<N>(random(count, t, scale, offset), t, shape);
+}
+
+template <class T>
+T* Layer::up(const std::vector<T>& values) {
+  arrays_.emplace_back(*table_.memory, values.size() * sizeof(T));
+  table_.memory->write(arrays_.back().get(), values.data(), values.size() * sizeof(T));
+  return static_cast<T*>(arrays_.back().get());
+}
+
+StepRows Layer::rows(int64_t n, int64_t folds) const {
   StepRows rows;
   std::mt19937_64 random(seed_);
-  rows.seat.resize(c_.B + 1);
+  rows.seat.resize(shape_.B + 1);
   std::iota(rows.seat.begin(), rows.seat.end(), 0);
   std::shuffle(rows.seat.begin(), rows.seat.end(), random);
-  rows.seat.resize(c_.B);
+  rows.seat.resize(shape_.B);
   rows.start.push_back(0);
-  for (int64_t b = 0; b < c_.B; b++) {
-    rows.start.push_back(static_cast<int32_t>((b + 1) * c_.T));
-    rows.folded.push_back(c_.F * static_cast<int64_t>(random() % 64));
-    rows.first.push_back(rows.folded.back() + c_.n);
-    rows.fold_to.push_back(c_.fold ? rows.folded.back() + c_.n / c_.F * c_.F : rows.folded.back());
+  for (int64_t b = 0; b < shape_.B; b++) {
+    rows.start.push_back(static_cast<int32_t>((b + 1) * shape_.T));
+    rows.folded.push_back(16 * static_cast<int64_t>(random() % 64));
+    rows.first.push_back(rows.folded.back() + n);
+    rows.fold_to.push_back(rows.folded.back() + folds);
   }
   return rows;
 }
 
 Rows Layer::upload(const StepRows& rows) {
-  const auto up = [&](const auto& values) {
-    using T = typename std::decay_t<decltype(values)>::value_type;
-    arrays_.emplace_back(*table_.memory, values.size() * sizeof(T));
-    table_.memory->write(arrays_.back().get(), values.data(), values.size() * sizeof(T));
-    return static_cast<const T*>(arrays_.back().get());
-  };
-  return {.count = static_cast<int32_t>(c_.B),
-          .longest = static_cast<int32_t>(c_.T),
+  return {.count = static_cast<int32_t>(shape_.B),
+          .longest = static_cast<int32_t>(shape_.T),
           .start = up(rows.start),
           .seat = up(rows.seat),
           .first = up(rows.first),
@@ -107,23 +133,72 @@ Rows Layer::upload(const StepRows& rows) {
           .fold_to = up(rows.fold_to)};
 }
 
-GdnVerifyArgs Layer::verify(const Rows& rows) const {
-  const int64_t tokens = c_.B * c_.T, channels = (2 * c_.Hk + c_.Hv) * 128;
-  const auto heads = [&](int64_t first, int64_t count) {
-    return View<3>{static_cast<uint16_t*>(qkv_) + first * 128, DType::bf16, {tokens, count, 128}, {channels, 128, 1}};
-  };
+View<3> Layer::heads(int64_t first, int64_t count) const {
+  const int64_t channels = shape_.channels();
+  return {
+      static_cast<uint16_t*>(qkv_) + first * 128, DType::bf16, {shape_.B * shape_.T, count, 128}, {channels, 128, 1}};
+}
+
+GdnVerifyArgs Layer::verify(const Rows& rows, int64_t grain, bool exact) const {
+  const int64_t tokens = shape_.B * shape_.T, Hk = shape_.Hk, Hv = shape_.Hv;
   const auto gates = static_cast<uint16_t*>(gates_);
   return {.rows = rows,
-          .q = heads(0, c_.Hk),
-          .k = heads(c_.Hk, c_.Hk),
-          .v = heads(2 * c_.Hk, c_.Hv),
-          .g = {gates, DType::bf16, {tokens, c_.Hv, 1}, {2 * c_.Hv, 1, 1}},
-          .beta = {gates + c_.Hv, DType::bf16, {tokens, c_.Hv}, {2 * c_.Hv, 1}},
-          .gates = {.A_log = static_cast<float*>(weights_), .dt_bias = static_cast<float*>(weights_) + c_.Hv},
+          .q = heads(0, Hk),
+          .k = heads(Hk, Hk),
+          .v = heads(2 * Hk, Hv),
+          .g = {gates, DType::bf16, {tokens, Hv, 1}, {2 * Hv, 1, 1}},
+          .beta = {gates + Hv, DType::bf16, {tokens, Hv}, {2 * Hv, 1}},
+          .gates = {.A_log = static_cast<float*>(weights_), .dt_bias = static_cast<float*>(weights_) + Hv},
           .state = state_,
-          .grain = c_.F,
-          .out = dense<3>(out_, DType::bf16, {tokens, c_.Hv, 128}),
-          .bit_exact = c_.exact};
+          .grain = grain,
+          .out = dense<3>(out_, DType::bf16, {tokens, Hv, 128}),
+          .bit_exact = exact};
+}
+
+ConvArgs Layer::conv(const Rows& rows, int64_t ring_rows) {
+  const int64_t tokens = shape_.B * shape_.T, C = shape_.channels();
+  return {.rows = rows,
+          .x = dense<2>(qkv_, DType::bf16, {tokens, C}),
+          .weight = pool(std::array{C, int64_t{4}}, DType::f32, 0.5f),
+          .ring = pool(std::array{shape_.B + 1, ring_rows, C}, DType::bf16, 1),
+          .out = pool(std::array{tokens, C}, DType::bf16, 0)};
+}
+
+View<5> Layer::snapshots() {
+  if (!snapshots_) {
+    const std::array shape{shape_.B + 1, shape_.T, shape_.Hv, int64_t{128}, int64_t{128}};
+    snapshots_ = pool(shape, shape_.state, 0.17f);
+  }
+  return snapshots_;
+}
+
+SnapshotVerifyArgs Layer::snapshot_verify(const Rows& rows) {
+  const GdnVerifyArgs like = verify(rows, 0, false);
+  return {.rows = rows,
+          .q = like.q,
+          .k = like.k,
+          .v = like.v,
+          .g = like.g,
+          .beta = like.beta,
+          .gates = like.gates,
+          .state = state_.checkpoint,
+          .snapshots = snapshots(),
+          .out = like.out};
+}
+
+SnapshotCommitArgs Layer::snapshot_commit(const Rows& rows, const int32_t* kept) {
+  return {.rows = rows, .kept = kept, .state = state_.checkpoint, .snapshots = snapshots()};
+}
+
+CommitArgs Layer::commit(const StepRows& rows, const int32_t* kept, int64_t grain, FoldPolicy policy) {
+  return {.count = static_cast<int32_t>(shape_.B),
+          .seat = up(rows.seat),
+          .kept = kept,
+          .first = up(rows.first),
+          .folded = up(rows.folded),
+          .fold_to = up(rows.fold_to),
+          .F = grain,
+          .policy = policy};
 }
 
 }  // namespace deltaring::bench
