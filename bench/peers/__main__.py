@@ -16,7 +16,7 @@ import adapters
 import report
 import installed
 import work
-from device import device_named
+from device import NoDevice, device_named
 
 WRONG = 0.03  # relative to the largest output; a bfloat16 output alone errs by 0.004, a bfloat16 state by as much
 COMPARED_ROWS = 3
@@ -149,7 +149,11 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     args.out.mkdir(parents=True, exist_ok=True)
-    result = run(args)
+    try:
+        result = run(args)
+    except NoDevice as reason:
+        print(f"peers: {reason}", file=sys.stderr)
+        return 2
     print(report.table(result))
     for path in [args.out / "peers.json", *report.write_plots(result, args.out)]:
         print(f"written: {path}")

@@ -102,5 +102,12 @@ class Cuda:
         return 4 * x.numel() / self.time([lambda: self.torch.amax(x)], 4) * 1e-6
 
 
+class NoDevice(Exception):
+    """Says why, and what works."""
+
+
 def device_named(name: str) -> Any:
-    return Cuda() if name == "cuda" else Host()
+    try:
+        return Cuda() if name == "cuda" else Host()
+    except Exception as error:  # torch is missing, was built without CUDA, or finds no GPU
+        raise NoDevice(f"no GPU for torch here ({error}); --device cpu --tiny tries the program out without") from error

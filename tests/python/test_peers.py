@@ -93,6 +93,13 @@ def test_unknown_names_are_refused():
         assert run.returncode == 2 and f"{flag} {name}: there are" in run.stderr
 
 
+def test_without_a_gpu_the_program_says_so(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    monkeypatch.setattr(sys, "argv", ["peers", "--out", str(tmp_path)])
+    assert main_module().main() == 2
+    assert "no GPU for torch here" in capsys.readouterr().err
+
+
 def main_module():
     """bench/peers/__main__.py under a name of its own."""
     import importlib.util
