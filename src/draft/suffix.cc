@@ -69,15 +69,15 @@ std::vector<SuffixDrafter::Occurrence> SuffixDrafter::occurrences(const Chain& c
   return found;
 }
 
-// The drafts of one match length.
-Proposal SuffixDrafter::follow(std::span<const Occurrence> matches, std::span<const int32_t> tokens,
-                               int32_t budget) const {
-  Proposal out;
+// Shares multiply to the occurrences that are left over those of the match, so scores are compared without rounding.
+SuffixDrafter::Candidate SuffixDrafter::follow(std::span<const Occurrence> matches, std::span<const int32_t> tokens,
+                                               int32_t budget) const {
+  Candidate out;
   std::vector<int32_t> at;  // where the occurrences go on
   for (const Occurrence& o : matches) at.push_back(o.end);
-  size_t occurrences = at.size() + 1;
-  float running = 1;
-  while (static_cast<int32_t>(out.tokens.size()) < budget) {
+  const size_t all = at.size() + 1;
+  size_t occurrences = all, sum = 0;
+  while (static_cast<int32_t>(out.proposal.tokens.size()) < budget) {
     std::erase_if(at, [&](int32_t i) { return i >= static_cast<int32_t>(tokens.size()); });
     std::unordered_map<int32_t, size_t> counts;
     for (const int32_t i : at) counts[tokens[i]]++;
@@ -86,15 +86,15 @@ Proposal SuffixDrafter::follow(std::span<const Occurrence> matches, std::span<co
     for (const int32_t i : at) {  // newest first
       if (counts[tokens[i]] > most) most = counts[tokens[i]], next = tokens[i];
     }
-    const float share = static_cast<float>(most) / static_cast<float>(occurrences);
-    running *= share;
-    if (most == 0 || running < options_.min_token_prob) break;
-    out.tokens.push_back(next);
-    out.confidence.push_back(share);
+    if (most == 0 || static_cast<double>(most) < options_.min_token_prob * static_cast<double>(all)) break;
+    out.proposal.tokens.push_back(next);
+    out.proposal.confidence.push_back(static_cast<float>(most) / static_cast<float>(occurrences));
+    sum += most;
     std::erase_if(at, [&](int32_t i) { return tokens[i] != next; });
     occurrences = at.size();
     for (int32_t& i : at) i++;
   }
+  out.score = static_cast<double>(sum) / static_cast<double>(all);
   return out;
 }
 
@@ -119,10 +119,10 @@ void SuffixDrafter::propose(std::span<const DraftRequest> requests, std::span<Pr
       if (matches.empty() && n >= kKeys[1]) break;
       const float allowed = std::floor(static_cast<float>(n) * options_.max_spec_factor + options_.max_spec_offset);
       const int32_t budget = std::min(request.drafts, static_cast<int32_t>(allowed));
-      Proposal candidate = follow(matches, tokens, budget);
-      double score = 0;
-      for (double running = 1; const float share : candidate.confidence) score += running *= share;
-      if (score > 0 && score >= best) best = score, proposals[r] = std::move(candidate);
+      Candidate candidate = follow(matches, tokens, budget);
+      if (candidate.score == 0 || candidate.score < best) continue;
+      best = candidate.score;
+      proposals[r] = std::move(candidate.proposal);
     }
   }
 }

@@ -56,9 +56,15 @@ class SuffixDrafter final : public Drafter {
     int32_t end, match;  // tokens before `end` that are the last ones of the history
   };
 
+  // The drafts of one match length.
+  struct Candidate {
+    Proposal proposal;
+    double score = 0;  // the sum of running probabilities
+  };
+
   void update(Index& index, std::span<const int32_t> tokens) const;
   std::vector<Occurrence> occurrences(const Chain& chain, int64_t key, std::span<const int32_t> tokens) const;
-  Proposal follow(std::span<const Occurrence> matches, std::span<const int32_t> tokens, int32_t budget) const;
+  Candidate follow(std::span<const Occurrence> matches, std::span<const int32_t> tokens, int32_t budget) const;
 
   SuffixOptions options_;
   std::unordered_map<int32_t, Index> seats_;

@@ -53,8 +53,8 @@ struct Rule {
           most,
           static_cast<int32_t>(std::floor(static_cast<float>(n) * options.max_spec_factor + options.max_spec_offset)));
       Proposal candidate;
-      double score = 0;
-      float running = 1;
+      const int all = count(text);
+      int sum = 0;
       while (static_cast<int32_t>(candidate.tokens.size()) < budget) {
         int32_t next = -1;
         int most_often = 0;
@@ -68,14 +68,14 @@ struct Rule {
           if (often > most_often || last(longer) > last(rival)) next = id, most_often = often;
         }
         const float share = static_cast<float>(most_often) / static_cast<float>(count(text));
-        running *= share;
-        if (most_often == 0 || running < options.min_token_prob) break;
+        if (most_often == 0 || most_often < double{options.min_token_prob} * all) break;
         text.push_back(next);
         candidate.tokens.push_back(next);
         candidate.confidence.push_back(share);
-        score += running;
+        sum += most_often;
       }
-      if (score > 0 && score >= best_score - 1e-12) best_score = score, best = candidate;
+      const double score = static_cast<double>(sum) / all;  // the running probabilities are most_often / all
+      if (score > 0 && score >= best_score) best_score = score, best = candidate;
     }
     return best;
   }
