@@ -7,7 +7,7 @@ std::string line(const char* category, const char* text) {
   return json({{"question_id", 1}, {"category", category}, {"turns", {text, "second turn"}}}).dump() + "\n";
 }
 
-class BenchSpec : public testing::Test {
+class BenchSpec : public ::testing::Test {
  protected:
   BenchSpec() {
     folder_.write("prompts.jsonl",
