@@ -62,7 +62,9 @@ void speculation(benchmark::State& state, Case c) {
 
 int main(int argc, char** argv) {
   std::vector<Case> cases;
-  for (const int64_t T : {4, 8}) cases.push_back({"ngram", T, 8, 0});
+  for (const char* algorithm : {"ngram", "suffix"}) {
+    for (const int64_t T : {4, 8}) cases.push_back({algorithm, T, 8, 0});
+  }
   for (const int64_t T : {2, 3, 4, 6, 8}) cases.push_back({"eagle", T, 8, 0});
   cases.push_back({"eagle", 4, 16, 0});
   for (const char* algorithm : {"ngram", "eagle"}) cases.push_back({algorithm, 4, 8, 1});

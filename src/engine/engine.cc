@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "draft/mtp.h"
 #include "draft/ngram.h"
+#include "draft/suffix.h"
 #include "engine/load.h"
 #include "engine/stops.h"
 #include "model/chat.h"
@@ -42,6 +43,7 @@ std::unique_ptr<Drafter> make_drafter(const std::string& algorithm, HybridModel&
                                       int64_t valid_ids) {
   if (algorithm == "none") return nullptr;
   if (algorithm == "ngram") return std::make_unique<NgramDrafter>();
+  if (algorithm == "suffix") return std::make_unique<SuffixDrafter>();
   return std::make_unique<MtpDrafter>(model, pool, valid_ids);
 }
 
@@ -74,6 +76,7 @@ Engine::Impl::Impl(const EngineOptions& o)
       tokenizer(Tokenizer::load(folder / "tokenizer.json")) {
   const OpTable& ops = check_ops(backend(o.backend));
   const StateOptions state = state_options(o, config);
+  const VerifyOptions verify = verify_options(o);
   Weights weights = load_weights(folder, config);
   if (tokenizer.size() > config.vocab_size) {
     fail(ErrorKind::corrupt, "tokenizer.json has {} ids, the embedding {} rows: they belong to different models",
@@ -91,11 +94,15 @@ Engine::Impl::Impl(const EngineOptions& o)
     notices.push_back(
         fmt::format("--fold-policy every with {} checkpoints is not bit-exact; grid is", name_of(state.checkpoint)));
   }
+  if (verify.simulate_acceptance_length > 0) {
+    notices.push_back(fmt::format("--simulate-acceptance-length {}: the output is made up, only times mean something",
+                                  verify.simulate_acceptance_length));
+  }
   stream = ops.make_stream(o.threads);
   model.emplace(std::move(weights), ops, *stream, std::max(o.chunked_prefill_size, state.ring.T));
   allocate_state(pool, planned, o);
   drafter = make_drafter(o.speculative_algorithm, *model, *pool, tokenizer.size());
-  speculative.emplace(*model, *pool, drafter.get(), o.chunked_prefill_size, tokenizer.size());
+  speculative.emplace(*model, *pool, drafter.get(), o.chunked_prefill_size, tokenizer.size(), verify);
   plain.emplace(*model, *pool, nullptr, o.chunked_prefill_size, tokenizer.size());
   info = describe(*model, *pool, o);
   info.drafter = drafter ? drafter->name() : "none";
@@ -131,7 +138,16 @@ class Request {
     sequence.tokens = prompt;
     sequence.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .min_p = o.min_p};
     sequence.seed = o.seed;
+    sequence.prompt = static_cast<int64_t>(prompt.size());
+    sequence.penalties = {
+        .repetition = o.repetition_penalty, .presence = o.presence_penalty, .frequency = o.frequency_penalty};
+    for (const auto& [id, bias] : o.logit_bias) sequence.bias.push_back({.id = id, .bias = bias});
+    if (o.logprobs) sequence.top_logprobs = o.top_logprobs;
     check(sequence.sampling);
+    check(sequence.penalties);
+    for (const TokenBias& bias : sequence.bias) check(bias, tokenizer.size());
+    check(o.top_logprobs >= 0 && o.top_logprobs <= tokenizer.size(), "top_logprobs {}: 0 to {} are possible; 5 works",
+          o.top_logprobs, tokenizer.size());
     sequence.seat = pool.allocate();
     check(sequence.seat >= 0, "all {} seats are taken", pool.options().seats);
     result.logits_digest = kDigestBasis;
@@ -149,6 +165,7 @@ class Request {
       const int32_t token = sequence.tokens[at];
       const StopRules::Step step = stops_.push(token, stops_.is_stop_token(token) ? "" : decoder_.push(token));
       result.tokens.push_back(token);
+      if (options_.logprobs) keep_logprobs(sequence.logprobs[static_cast<size_t>(row)]);
       if (options_.logits_digest) result.logits_digest = digest(result.logits_digest, logits.f32(row), logits.shape[1]);
       show(step.text);
     }
@@ -188,6 +205,12 @@ class Request {
     if (!wanted_ || text.empty()) return;
     result.text += text;
     if (on_text_) wanted_ = on_text_(text);
+  }
+
+  void keep_logprobs(const TokenLogprobs& token) {
+    result.logprobs.push_back(token.chosen);
+    std::vector<TokenLogprob>& top = result.top_logprobs.emplace_back();
+    for (size_t i = 0; i < token.top.size(); i++) top.push_back({.token = token.top_ids[i], .logprob = token.top[i]});
   }
 
   const GenerateOptions& options_;

@@ -104,7 +104,8 @@ MemoryPlan plan_memory(const PlannedModel& model, const EngineOptions& o, const 
   plan.step_tokens = std::max(o.chunked_prefill_size, window);
   plan.weights = model.trunk;
   plan.layer_scratch = scratch_bytes(Decoder::scratch(model.config, plan.step_tokens));
-  plan.step_scratch = 2 * scratch_bytes(SpecStepper::scratch(model.config, plan.step_tokens, window));
+  plan.step_scratch =
+      2 * scratch_bytes(SpecStepper::scratch(model.config, plan.step_tokens, capacity.requests, plan.options.ring.T));
   if (mtp) {
     plan.drafter = model.mtp;
     plan.drafter_scratch = scratch_bytes(MtpDrafter::scratch(model.config, plan.step_tokens, capacity.requests));

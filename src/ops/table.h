@@ -65,6 +65,8 @@ struct OpTable {
   void (*seat_unpack)(const SeatPackArgs&, Stream&);
   void (*argmax)(const ArgmaxArgs&, Stream&);
   void (*probabilities)(const ProbabilitiesArgs&, Stream&);
+  void (*penalties)(const PenaltiesArgs&, Stream&);
+  void (*log_probabilities)(const LogProbabilitiesArgs&, Stream&);
 };
 
 }  // namespace deltaring

@@ -266,6 +266,7 @@ TEST(SeatField, Field_D14_NoSnapshotOfAStepThatRuns) {
   Publisher publisher(rig);
   rig.use(&publisher);
   Sequence s = rig.start(prompt_of(15, 1));
+  s.max_drafts = 1;
   const std::vector<std::byte> before = rig.pool.export_seat(s.seat);
   rig.step(s);
   EXPECT_EQ(publisher.refused, ErrorKind::invalid_argument);

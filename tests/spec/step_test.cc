@@ -179,6 +179,7 @@ TEST(Step, Field_A10_DraftsBeyondTheWindowAreRefused) {
   Rig rig(random_model(mini_config(), 5), {.T = 4});
   rig.use(&chatty);
   Sequence s = rig.start({1, 2, 3});
+  s.max_drafts = 3;
   const Cursor before = rig.pool.cursor(s.seat);
   EXPECT_THROW(rig.step(s), Error);
   EXPECT_EQ(rig.pool.cursor(s.seat), before);

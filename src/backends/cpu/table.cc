@@ -30,6 +30,8 @@ const OpTable& cpu_ops() {
       .seat_unpack = cpu::seat_unpack,
       .argmax = cpu::argmax,
       .probabilities = cpu::probabilities,
+      .penalties = cpu::penalties,
+      .log_probabilities = cpu::log_probabilities,
   };
   return table;
 }

@@ -25,5 +25,7 @@ void seat_pack(const SeatPackArgs& args, Stream& stream);
 void seat_unpack(const SeatPackArgs& args, Stream& stream);
 void argmax(const ArgmaxArgs& args, Stream& stream);
 void probabilities(const ProbabilitiesArgs& args, Stream& stream);
+void penalties(const PenaltiesArgs& args, Stream& stream);
+void log_probabilities(const LogProbabilitiesArgs& args, Stream& stream);
 
 }  // namespace deltaring::reference

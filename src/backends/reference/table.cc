@@ -29,6 +29,8 @@ const OpTable& reference_ops() {
       .seat_unpack = reference::seat_unpack,
       .argmax = reference::argmax,
       .probabilities = reference::probabilities,
+      .penalties = reference::penalties,
+      .log_probabilities = reference::log_probabilities,
   };
   return table;
 }
