@@ -34,5 +34,8 @@ std::unique_ptr<Job> make_gdn_job(const Case& c, const Machine& machine, uint64_
 std::unique_ptr<Job> make_conv_job(const Case& c, const Machine& machine, uint64_t seed);
 std::unique_ptr<Job> make_snapshot_verify_job(const Case& c, const Machine& machine, uint64_t seed);
 std::unique_ptr<Job> make_snapshot_commit_job(const Case& c, const Machine& machine, uint64_t seed);
+std::unique_ptr<Job> make_linear_job(const Case& c, const Machine& machine, uint64_t seed);
+std::unique_ptr<Job> make_moe_route_job(const Case& c, const Machine& machine, uint64_t seed);
+std::unique_ptr<Job> make_moe_experts_job(const Case& c, const Machine& machine, uint64_t seed);
 
 }  // namespace deltaring::op_test

@@ -21,6 +21,9 @@ constexpr Entry kEntries[] = {
     {"conv", [](const OpTable& t) { return t.conv != nullptr; }, make_conv_job},
     {"snapshot_verify", [](const OpTable& t) { return t.snapshot_verify != nullptr; }, make_snapshot_verify_job},
     {"snapshot_commit", [](const OpTable& t) { return t.snapshot_commit != nullptr; }, make_snapshot_commit_job},
+    {"linear", [](const OpTable& t) { return t.linear != nullptr; }, make_linear_job},
+    {"moe_route", [](const OpTable& t) { return t.moe_route != nullptr; }, make_moe_route_job},
+    {"moe_experts", [](const OpTable& t) { return t.moe_experts != nullptr; }, make_moe_experts_job},
 };
 
 const Entry& entry_of(const Case& c) {
