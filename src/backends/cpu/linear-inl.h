@@ -106,20 +106,29 @@ struct F16Weights {
   static HWY_INLINE Vec second(const T* w) { return first(w + kLanes); }
 };
 
-// Codes without their scale, through the bits of an f16 that is 2^-8 of the value.
+// Codes through the bits of an f16 that is 2^-8 of their value: NaN, all ones, gets the exponent of NaN by a carry.
 struct F8Weights {
   using T = uint8_t;
-  static HWY_INLINE Vec first(const T* w) {
-    const hn::Rebind<uint16_t, F> d;
-    const auto code = hn::PromoteTo(d, hn::LoadU(hn::Rebind<uint8_t, F>(), w));
-    const auto magnitude = hn::And(code, hn::Set(d, 0x7f));
-    const auto sign = hn::ShiftLeft<8>(hn::Xor(code, magnitude));
-    const auto nan = hn::VecFromMask(d, hn::Eq(magnitude, hn::Set(d, 0x7f)));
-    const auto bits = hn::Or(hn::Or(sign, hn::ShiftLeft<7>(magnitude)), hn::And(nan, hn::Set(d, 0x7e00)));
-    const auto half = hn::PromoteTo(F(), hn::BitCast(hn::Rebind<hwy::float16_t, F>(), bits));
-    return hn::Mul(half, hn::Set(F(), 0x1p8f));
+  static constexpr float kUnit = 0x1p8f;  // of what Load gives
+#if HWY_TARGET == HWY_SCALAR
+  static HWY_INLINE void Load(const T* w, Vec& first, Vec& second) {
+    first = hn::Set(F(), f8_e4m3_to_float(w[0]) / kUnit);
+    second = hn::Set(F(), f8_e4m3_to_float(w[1]) / kUnit);
   }
-  static HWY_INLINE Vec second(const T* w) { return first(w + kLanes); }
+#else
+  static HWY_INLINE void Load(const T* w, Vec& first, Vec& second) {
+    const hn::Repartition<uint16_t, F> d;
+    const hn::Half<decltype(d)> half;
+    const hn::Rebind<hwy::float16_t, F> floats;
+    const auto code = hn::PromoteTo(d, hn::LoadU(hn::Rebind<uint8_t, decltype(d)>(), w));
+    const auto magnitude = hn::And(code, hn::Set(d, 0x7f));
+    const auto carry = hn::And(hn::Add(magnitude, hn::Set(d, 1)), hn::Set(d, 0x80));
+    const auto sign = hn::ShiftLeft<8>(hn::Xor(code, magnitude));
+    const auto bits = hn::Or(sign, hn::ShiftLeft<7>(hn::Or(magnitude, carry)));
+    first = hn::PromoteTo(F(), hn::BitCast(floats, hn::LowerHalf(half, bits)));
+    second = hn::PromoteTo(F(), hn::BitCast(floats, hn::UpperHalf(half, bits)));
+  }
+#endif
 };
 
 // step(in, k) for every step of a chunk, k its offset. The last one reads a copy with zeros behind `length`.
@@ -300,10 +309,12 @@ struct Block {
     const T* column = w + n * stride + k0;
     if constexpr (kScaled) {
       for (int64_t k = 0; k < length; k += WeightMatrix::kBlock) {
-        const Vec scale = hn::Set(F(), ScaleOf(p.args.w.scales, n0 + n, k0 + k));
+        const Vec scale = hn::Set(F(), ScaleOf(p.args.w.scales, n0 + n, k0 + k) * Weights::kUnit);
         ForSteps(column + k, std::min(WeightMatrix::kBlock, length - k), [&](const T* in, int64_t i) HWY_ATTR {
-          hn::Store(hn::Mul(Weights::first(in), scale), F(), out + k + i);
-          hn::Store(hn::Mul(Weights::second(in), scale), F(), out + k + i + kLanes);
+          Vec first, second;
+          Weights::Load(in, first, second);
+          hn::Store(hn::Mul(first, scale), F(), out + k + i);
+          hn::Store(hn::Mul(second, scale), F(), out + k + i + kLanes);
         });
       }
     } else {
