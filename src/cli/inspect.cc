@@ -37,6 +37,23 @@ std::map<std::string, Tally> tally(const Weights& weights) {
   return by_dtype;
 }
 
+// How many experts there are, and how the file has them.
+json experts_of(const Weights& weights) {
+  const ModelConfig& c = weights.config;
+  int64_t layers = 0, fused = 0;
+  for (const LayerWeights& layer : weights.layers) {
+    if (layer.moe) layers++, fused += layer.moe->fused;
+  }
+  return {{"count", c.num_experts},
+          {"per_token", c.num_experts_per_tok},
+          {"intermediate_size", c.moe_intermediate_size},
+          {"shared_intermediate_size", c.shared_expert_intermediate_size},
+          {"layers", layers},
+          {"packing", fused == layers ? "fused"
+                      : fused == 0    ? "split"
+                                      : "mixed"}};
+}
+
 json report(const Flags& flags) {
   const std::filesystem::path folder = flags.engine.model;
   const ModelConfig config = load_model_config(folder);
@@ -79,6 +96,13 @@ json report(const Flags& flags) {
               {"context_length", state.kv_tokens},
               {"state_bytes", plan.total},
               {"scratch_bytes", memory.scratch()}};
+  if (config.num_experts > 0) out["experts"] = experts_of(weights);
+  if (config.yarn) {
+    out["yarn"] = {{"factor", config.yarn->factor},
+                   {"original_max_position_embeddings", config.yarn->original_max_position_embeddings},
+                   {"attention_factor", config.yarn->attention_factor}};
+  }
+  if (weights.reordered) out["reordered_bytes"] = weights.reordered->used();
   for (const auto& [dtype, t] : tally(weights)) {
     out["weights"][dtype] = {{"tensors", t.tensors}, {"parameters", t.parameters}, {"bytes", t.bytes}};
   }
@@ -111,9 +135,17 @@ void print_state(const json& r) {
 }
 
 void print(const Flags& flags, const json& r) {
-  fmt::print("{}: {}, {} layers ({} GDN, {} full attention), hidden {}, FFN {}\n", flags.engine.model,
+  const int ffn = r["intermediate_size"].get<int>();
+  fmt::print("{}: {}, {} layers ({} GDN, {} full attention), hidden {}{}\n", flags.engine.model,
              r["model_type"].get<std::string>(), r["layers"].get<int>(), r["gdn_layers"].get<int>(),
-             r["full_attention_layers"].get<int>(), r["hidden_size"].get<int>(), r["intermediate_size"].get<int>());
+             r["full_attention_layers"].get<int>(), r["hidden_size"].get<int>(),
+             ffn > 0 ? fmt::format(", FFN {}", ffn) : "");
+  if (r.contains("experts")) {
+    const json& e = r["experts"];
+    fmt::print("  experts    {} of {} in {} layers, {} a token, and a shared one of {}; {} in the file\n",
+               e["count"].get<int>(), e["intermediate_size"].get<int>(), e["layers"].get<int>(),
+               e["per_token"].get<int>(), e["shared_intermediate_size"].get<int>(), e["packing"].get<std::string>());
+  }
   fmt::print("  GDN        Hk {}, Hv {}, K {}, V {}\n", r["Hk"].get<int>(), r["Hv"].get<int>(), r["K"].get<int>(),
              r["V"].get<int>());
   fmt::print("  attention  {} query heads, {} kv heads of {}\n", r["query_heads"].get<int>(), r["kv_heads"].get<int>(),
@@ -121,9 +153,17 @@ void print(const Flags& flags, const json& r) {
   fmt::print("  vocabulary {} rows, {} tokens, stops at {}; embeddings {}\n", r["vocab_size"].get<int>(),
              r["tokenizer_ids"].get<int>(), r["stop_token_ids"].dump(),
              r["tied_embeddings"].get<bool>() ? "tied" : "untied");
+  if (r.contains("yarn")) {
+    fmt::print("  YaRN       {} positions times {}, attention factor {:.4f}\n",
+               r["yarn"]["original_max_position_embeddings"].get<int64_t>(), r["yarn"]["factor"].get<double>(),
+               r["yarn"]["attention_factor"].get<double>());
+  }
   for (const auto& [dtype, t] : r["weights"].items()) {
     fmt::print("  weights    {} tensors of {}: {:.1f} M parameters, {}\n", t["tensors"].get<int>(), dtype,
                t["parameters"].get<double>() / 1e6, bytes_of(t, "bytes"));
+  }
+  if (r.contains("reordered_bytes")) {
+    fmt::print("  reordered  {} of projections that the file interleaves\n", bytes_of(r, "reordered_bytes"));
   }
   fmt::print("  drafters   ngram{}\n", r["mtp_head"].get<bool>() ? ", eagle (MTP head)" : "; no MTP head");
   print_state(r);

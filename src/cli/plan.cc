@@ -180,7 +180,8 @@ void print(const Flags& flags, const Report& r) {
     row(label, size(replay), size(snapshot), note);
   };
   fmt::print("{}: {} layers ({} GDN, {} full attention), {}\n", flags.engine.model, config.num_hidden_layers,
-             config.count(LayerKind::gdn), config.count(LayerKind::full_attention), name_of(config.dtype));
+             config.count(LayerKind::gdn), config.count(LayerKind::full_attention),
+             config.fp8 ? "float8 in 128 x 128 blocks" : name_of(config.dtype));
   fmt::print("{} request{} at once, context {}, T={} (anchor + gamma={} drafts), memory {}{}\n\n", flags.requests,
              flags.requests == 1 ? "" : "s", state.kv_tokens, ring.T, ring.T - 1, size(r.memory),
              flags.memory.empty() ? " (free on this machine)" : "");

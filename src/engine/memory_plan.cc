@@ -31,14 +31,10 @@ int64_t largest(int64_t limit, const Holds& holds) {
   return low;
 }
 
-template <class StoredBytes>
-PlannedModel planned(const ModelConfig& config, const std::string& prefix, const StoredBytes& stored) {
+PlannedModel planned(const ModelConfig& config, const std::vector<TensorSpec>& tensors) {
   PlannedModel model{.config = config};
-  for (const TensorSpec& tensor : expected_tensors(config, prefix)) {
-    int64_t elements = 1;
-    for (const int64_t extent : tensor.shape) elements *= extent;
-    const int64_t copy = tensor.is_matrix ? 0 : elements * static_cast<int64_t>(sizeof(float));
-    (tensor.name.starts_with("mtp.") ? model.mtp : model.trunk) += stored(tensor.name, elements) + copy;
+  for (const TensorSpec& tensor : tensors) {
+    (tensor.name.starts_with("mtp.") ? model.mtp : model.trunk) += tensor.bytes() + tensor.copied;
   }
   return model;
 }
@@ -78,17 +74,9 @@ class Ways {
 
 }  // namespace
 
-PlannedModel planned_model(const ModelConfig& config) {
-  return planned(config, "model.", [&](const std::string&, int64_t elements) {
-    return elements * static_cast<int64_t>(size_of(config.dtype));
-  });
-}
+PlannedModel planned_model(const ModelConfig& config) { return planned(config, expected_tensors(config)); }
 
-PlannedModel planned_model(const Weights& weights) {
-  return planned(weights.config, weights.prefix, [&](const std::string& name, int64_t) {
-    return static_cast<int64_t>(weights.source->find(name)->bytes);
-  });
-}
+PlannedModel planned_model(const Weights& weights) { return planned(weights.config, bound_tensors(weights)); }
 
 MemoryPlan plan_memory(const PlannedModel& model, const EngineOptions& o, const Capacity& capacity) {
   check(capacity.requests >= 1 && capacity.requests <= kMostRequests,

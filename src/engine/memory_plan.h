@@ -12,14 +12,15 @@
 
 namespace deltaring {
 
-// A model as a plan sees it: its config, and its tensors as stored plus the f32 copies that vectors are bound as.
+// A model as a plan sees it: its config, and its tensors as stored plus the copies that are made of some of them: f32
+// of vectors, and Qwen3-Next's projections in another order.
 struct PlannedModel {
   ModelConfig config;
   int64_t trunk = 0;  // what decoding without a drafter needs
   int64_t mtp = 0;    // the MTP head; 0 when there is none
 };
 
-PlannedModel planned_model(const ModelConfig& config);  // the tensors such a model has, in the config's dtype
+PlannedModel planned_model(const ModelConfig& config);  // the tensors such a model has, in the config's dtypes
 PlannedModel planned_model(const Weights& weights);     // those that are bound
 
 struct Capacity {

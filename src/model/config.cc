@@ -22,14 +22,15 @@ constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 4096;
 constexpr int64_t kMaxTaps = 16;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
+constexpr int64_t kMaxExperts = 4096;
+constexpr int64_t kMaxExpertRows = 1 << 25;  // of all experts of a layer
+constexpr int64_t kMaxAllExperts = 1 << 17;  // of all layers
+
+constexpr const char* kModelTypes = "qwen3_5_text, qwen3_5, qwen3_5_moe_text, qwen3_5_moe, qwen3_next";
 
 [[noreturn]] void refuse(const JsonFields& fields, const char* key, const std::string& value, const char* works) {
   fail(ErrorKind::unsupported, "{}: {} is {}, which is not supported here; supported: {}", fields.where(), key, value,
        works);
-}
-
-void refuse_if_given(const JsonFields& fields, const char* key, const char* works) {
-  if (const json* value = fields.find(key)) refuse(fields, key, shown_json(*value), works);
 }
 
 DType parse_dtype(const JsonFields& fields, const char* key, DType fallback) {
@@ -54,12 +55,45 @@ void refuse_foreign_options(const JsonFields& text) {
     const std::string window = has_window ? shown_json(*text.find("sliding_window")) : "given";
     refuse(text, "sliding_window", window, "no sliding window (null, or use_sliding_window false)");
   }
-  const json* dense_layers = text.find("mlp_only_layers");
-  if (dense_layers && !dense_layers->empty()) refuse(text, "mlp_only_layers", shown_json(*dense_layers), "[]");
-  if (text.integer_or("num_experts", 0, 0, INT64_MAX) != 0) {
-    refuse(text, "num_experts", shown_json(*text.find("num_experts")), "dense models, without num_experts");
+}
+
+// Experts, as the family has them: Qwen3.5 in every layer of a MoE model, Qwen3-Next by rule.
+void parse_experts(const JsonFields& text, ModelConfig& config) {
+  const bool next = config.interleaved_gdn(), moe = next || config.model_type == "qwen3_5_moe_text";
+  const int64_t layers = config.num_hidden_layers;
+  if (!moe && text.integer_or("num_experts", 0, 0, INT64_MAX) != 0) {
+    refuse(text, "num_experts", shown_json(*text.find("num_experts")), "models of type qwen3_5_moe_text or qwen3_next");
   }
-  refuse_if_given(text, "quantization_config", "unquantised weights in float32, bfloat16 or float16");
+  config.mlp_only_layers = text.integers("mlp_only_layers", 0, layers - 1);
+  if (!next && !config.mlp_only_layers.empty()) {
+    refuse(text, "mlp_only_layers", shown_json(*text.find("mlp_only_layers")), "[]");
+  }
+  if (!moe) return;
+  config.num_experts = text.integer("num_experts", next ? 0 : 1, kMaxExperts);
+  if (config.num_experts == 0) return;
+  config.num_experts_per_tok = text.integer("num_experts_per_tok", 1, config.num_experts);
+  config.moe_intermediate_size = text.integer("moe_intermediate_size", 1, kMaxIntermediate);
+  config.shared_expert_intermediate_size = text.integer("shared_expert_intermediate_size", 1, kMaxIntermediate);
+  config.norm_topk_prob = text.boolean_or("norm_topk_prob", true);
+  if (!next && !config.norm_topk_prob) refuse(text, "norm_topk_prob", "false", "true");
+  config.decoder_sparse_step = next ? text.integer_or("decoder_sparse_step", 1, 1, kMaxLayers) : 1;
+  if (config.num_experts * config.moe_intermediate_size > kMaxExpertRows) {
+    fail(ErrorKind::unsupported, "{}: num_experts {} times moe_intermediate_size {} is above {}", text.where(),
+         config.num_experts, config.moe_intermediate_size, kMaxExpertRows);
+  }
+  if (config.num_experts * layers > kMaxAllExperts) {
+    fail(ErrorKind::unsupported, "{}: num_experts {} times num_hidden_layers {} is above {}", text.where(),
+         config.num_experts, layers, kMaxAllExperts);
+  }
+}
+
+// Of dense layers; models with experts in all of them need not give it.
+void parse_dense_mlp(const JsonFields& text, ModelConfig& config) {
+  bool dense = false;
+  for (int64_t i = 0; i < config.num_hidden_layers; i++) dense |= !config.has_experts(i);
+  if (dense || text.find("intermediate_size")) {
+    config.intermediate_size = text.integer("intermediate_size", 1, kMaxIntermediate);
+  }
 }
 
 void parse_layer_types(const JsonFields& text, ModelConfig& config) {
@@ -97,23 +131,52 @@ void parse_attention(const JsonFields& text, ModelConfig& config) {
   }
 }
 
+YarnScaling parse_yarn(const JsonFields& rope, int64_t max_position_embeddings) {
+  YarnScaling yarn;
+  yarn.original_max_position_embeddings =
+      rope.integer_or("original_max_position_embeddings", max_position_embeddings, 1, kMaxPositions);
+  const double trained = static_cast<double>(yarn.original_max_position_embeddings);
+  yarn.factor = rope.number_or("factor", static_cast<double>(max_position_embeddings) / trained, 0, 1e6);
+  if (yarn.factor < 1) {
+    fail(ErrorKind::corrupt, "{}: factor is {}, expected a number of at least 1", rope.where(), yarn.factor);
+  }
+  yarn.beta_fast = rope.number_or("beta_fast", 32, 0, 1e6);
+  yarn.beta_slow = rope.number_or("beta_slow", 1, 0, 1e6);
+  yarn.truncate = rope.boolean_or("truncate", true);
+  const bool scaled = rope.find("mscale") && rope.find("mscale_all_dim");
+  const double inferred = scaled ? yarn_attention_factor(yarn.factor, rope.number("mscale", 0, 1e6)) /
+                                       yarn_attention_factor(yarn.factor, rope.number("mscale_all_dim", 0, 1e6))
+                                 : yarn_attention_factor(yarn.factor);
+  yarn.attention_factor = rope.number_or("attention_factor", inferred, 0, 1e6);
+  return yarn;
+}
+
+// The kind of rotary scaling that the options of `key` ask for; empty when they are not given.
+std::string rope_type(const JsonFields& text, const char* key) {
+  if (!text.find(key)) return "";
+  const JsonFields rope(*text.find(key), text.where() + ": " + key);
+  const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
+  if (type != "default" && type != "yarn") refuse(rope, "rope_type", shown(type), "default, yarn");
+  return type;
+}
+
 // New files keep the rotary options in rope_parameters, old ones beside the others and in rope_scaling.
 void parse_rope(const JsonFields& text, ModelConfig& config) {
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (!text.find(key)) continue;
-    const JsonFields rope(*text.find(key), text.where() + ": " + key);
-    const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
-    if (type != "default") refuse(rope, "rope_type", shown(type), "default");
+  const std::string type = rope_type(text, "rope_parameters"), old_type = rope_type(text, "rope_scaling");
+  if (!type.empty() && !old_type.empty() && type != old_type) {
+    fail(ErrorKind::corrupt, "{}: rope_type is {} in rope_parameters, but {} in rope_scaling; make them equal",
+         text.where(), type, old_type);
   }
   const json none = json::object();
-  const json* nested = text.find("rope_parameters");
-  const JsonFields rope(nested ? *nested : none, text.where() + ": rope_parameters");
+  const char* key = type.empty() && !old_type.empty() ? "rope_scaling" : "rope_parameters";
+  const json* nested = text.find(key);
+  const JsonFields rope(nested ? *nested : none, text.where() + ": " + key);
   config.rope_theta = (rope.find("rope_theta") ? rope : text).number("rope_theta", 0, 1e30);
   const double outer = text.number_or("partial_rotary_factor", 0.25, 0, 1);
   const double factor = rope.number_or("partial_rotary_factor", outer, 0, 1);
   if (text.find("partial_rotary_factor") && factor != outer) {
-    fail(ErrorKind::corrupt, "{}: partial_rotary_factor is {}, but {} in rope_parameters; make them equal",
-         text.where(), outer, factor);
+    fail(ErrorKind::corrupt, "{}: partial_rotary_factor is {}, but {} in {}; make them equal", text.where(), outer,
+         factor, key);
   }
   config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * factor);
   if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0) {
@@ -121,6 +184,12 @@ void parse_rope(const JsonFields& text, ModelConfig& config) {
          "{}: partial_rotary_factor {} rotates {} of head_dim {} dims, expected an even number of at least 2",
          text.where(), factor, config.rotary_dim, config.head_dim);
   }
+  if (type != "yarn" && old_type != "yarn") return;
+  config.yarn = parse_yarn(rope, config.max_position_embeddings);
+  if (config.rope_theta == 1) refuse(rope, "rope_theta", "1", "numbers above 1 with rope_type yarn");
+  const double stretched = config.yarn->factor * static_cast<double>(config.yarn->original_max_position_embeddings);
+  const double positions = std::min(stretched, static_cast<double>(kMaxPositions));
+  config.max_position_embeddings = std::max(config.max_position_embeddings, static_cast<int64_t>(positions));
 }
 
 void parse_gdn(const JsonFields& text, ModelConfig& config) {
@@ -149,21 +218,32 @@ std::optional<bool> parse_tie(const JsonFields& top, const JsonFields& text) {
   return text.find(key) ? inner : outer;
 }
 
-ModelConfig parse_text_model(const JsonFields& top, const JsonFields& text) {
+std::optional<BlockFp8> parse_quantization(const JsonFields& top, const JsonFields& text) {
+  const JsonFields& fields = text.find("quantization_config") ? text : top;
+  const json* quantization = fields.find("quantization_config");
+  if (!quantization) return std::nullopt;
+  return parse_block_fp8(JsonFields(*quantization, fields.where() + ": quantization_config"));
+}
+
+// `type` is what the text model has to be.
+ModelConfig parse_text_model(const JsonFields& top, const JsonFields& text, const std::string& type) {
   ModelConfig config;
-  config.model_type = text.text_or("model_type", "qwen3_5_text");
-  if (config.model_type != "qwen3_5_text") refuse(text, "model_type", shown(config.model_type), "qwen3_5_text");
+  config.model_type = text.text_or("model_type", type);
+  if (config.model_type != type) refuse(text, "model_type", shown(config.model_type), type.c_str());
   refuse_foreign_options(text);
+  config.fp8 = parse_quantization(top, text);
   config.hidden_size = text.integer("hidden_size", 1, kMaxWidth);
-  config.intermediate_size = text.integer("intermediate_size", 1, kMaxIntermediate);
   config.vocab_size = text.integer("vocab_size", 1, kMaxVocab);
   config.max_position_embeddings = text.integer("max_position_embeddings", 1, kMaxPositions);
   config.rms_norm_eps = static_cast<float>(text.number_or("rms_norm_eps", 1e-6, 1e-20, 1));
   parse_layer_types(text, config);
+  parse_experts(text, config);
+  parse_dense_mlp(text, config);
   parse_attention(text, config);
   parse_rope(text, config);
   parse_gdn(text, config);
-  config.mtp_num_hidden_layers = text.integer_or("mtp_num_hidden_layers", 0, 0, 1);
+  // Qwen3-Next's files have a head, of which their config says nothing.
+  config.mtp_num_hidden_layers = text.integer_or("mtp_num_hidden_layers", config.interleaved_gdn() ? 1 : 0, 0, 1);
   config.tie_word_embeddings = parse_tie(top, text);
   const JsonFields& typed = text.find("dtype") || text.find("torch_dtype") ? text : top;
   config.dtype = parse_dtype(typed, typed.find("dtype") ? "dtype" : "torch_dtype", DType::bf16);
@@ -175,13 +255,27 @@ ModelConfig parse_text_model(const JsonFields& top, const JsonFields& text) {
 
 int64_t ModelConfig::count(LayerKind kind) const { return std::count(layer_types.begin(), layer_types.end(), kind); }
 
+bool ModelConfig::has_experts(int64_t layer) const {
+  return num_experts > 0 && (layer + 1) % decoder_sparse_step == 0 &&
+         std::ranges::find(mlp_only_layers, layer) == mlp_only_layers.end();
+}
+
 std::string to_string(const ModelConfig& config) {
   const ModelConfig& c = config;
   std::string out;
-  auto line = [&](const char* name, const auto& value) { out += fmt::format("{:<26}{}\n", name, value); };
+  auto line = [&](const char* name, const auto& value) { out += fmt::format("{:<32}{}\n", name, value); };
   line("model_type", c.model_type);
   line("hidden_size", c.hidden_size);
-  line("intermediate_size", c.intermediate_size);
+  if (c.intermediate_size > 0) line("intermediate_size", c.intermediate_size);
+  if (c.num_experts > 0) {
+    line("num_experts", c.num_experts);
+    line("num_experts_per_tok", c.num_experts_per_tok);
+    line("moe_intermediate_size", c.moe_intermediate_size);
+    line("shared_expert_intermediate_size", c.shared_expert_intermediate_size);
+    line("norm_topk_prob", c.norm_topk_prob);
+    line("decoder_sparse_step", c.decoder_sparse_step);
+    line("mlp_only_layers", fmt::format("[{}]", fmt::join(c.mlp_only_layers, ", ")));
+  }
   line("vocab_size", c.vocab_size);
   line("num_hidden_layers", fmt::format("{} ({} linear_attention, {} full_attention)", c.num_hidden_layers,
                                         c.count(LayerKind::gdn), c.count(LayerKind::full_attention)));
@@ -189,6 +283,10 @@ std::string to_string(const ModelConfig& config) {
   line("num_key_value_heads", c.num_key_value_heads);
   line("head_dim", fmt::format("{} ({} rotary)", c.head_dim, c.rotary_dim));
   line("rope_theta", c.rope_theta);
+  if (c.yarn) {
+    line("yarn factor", fmt::format("{} of {} positions, attention_factor {}", c.yarn->factor,
+                                    c.yarn->original_max_position_embeddings, c.yarn->attention_factor));
+  }
   line("linear_num_key_heads", c.linear_num_key_heads);
   line("linear_num_value_heads", c.linear_num_value_heads);
   line("linear_key_head_dim", c.linear_key_head_dim);
@@ -200,6 +298,7 @@ std::string to_string(const ModelConfig& config) {
   line("mtp_num_hidden_layers", c.mtp_num_hidden_layers);
   line("mamba_ssm_dtype", name_of(c.mamba_ssm_dtype));
   line("dtype", name_of(c.dtype));
+  if (c.fp8) line("quantization_config", "float8 e4m3, 128 x 128 blocks");
   line("eos_token_id", fmt::format("{}", fmt::join(c.eos_token_id, ", ")));
   return out;
 }
@@ -208,12 +307,13 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   const json document = parse_json(text, where);
   const JsonFields top(document, where);
   const std::string type = top.text_or("model_type", "not given");
-  if (type == "qwen3_5_text") return parse_text_model(top, top);
-  if (type != "qwen3_5") refuse(top, "model_type", shown(type), "qwen3_5_text, qwen3_5");
-  refuse_if_given(top, "quantization_config", "unquantised weights in float32, bfloat16 or float16");
+  if (type == "qwen3_5_text" || type == "qwen3_5_moe_text" || type == "qwen3_next") {
+    return parse_text_model(top, top, type);
+  }
+  if (type != "qwen3_5" && type != "qwen3_5_moe") refuse(top, "model_type", shown(type), kModelTypes);
   const json* nested = top.find("text_config");
-  if (!nested) fail(ErrorKind::corrupt, "{}: model_type is qwen3_5, but text_config is missing", where);
-  ModelConfig config = parse_text_model(top, JsonFields(*nested, where + ": text_config"));
+  if (!nested) fail(ErrorKind::corrupt, "{}: model_type is {}, but text_config is missing", where, type);
+  ModelConfig config = parse_text_model(top, JsonFields(*nested, where + ": text_config"), type + "_text");
   if (top.find("vision_config")) {
     config.notices.push_back(where + ": vision_config is skipped, only text is supported");
   }

@@ -1,5 +1,6 @@
 #include "model/decoder.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -25,29 +26,42 @@ ScratchList<Decoder> Decoder::scratch(const ModelConfig& config, int64_t max_tok
   const int64_t q_dim = config.num_attention_heads * config.head_dim;
   const int64_t kv_dim = config.num_key_value_heads * config.head_dim;
   const int64_t n = max_tokens, value_dim = config.value_dim(), conv_dim = config.conv_dim();
-  return {{&Decoder::normed_, n, H},
-          {&Decoder::qkv_, n, conv_dim},
-          {&Decoder::conv_out_, n, conv_dim},
-          {&Decoder::z_, n, value_dim},
-          {&Decoder::core_, n, value_dim},
-          {&Decoder::a_, n, Hv},
-          {&Decoder::b_, n, Hv},
-          {&Decoder::g_, n, Hv},
-          {&Decoder::beta_, n, Hv},
-          {&Decoder::q_gate_, n, 2 * q_dim},
-          {&Decoder::k_, n, kv_dim},
-          {&Decoder::v_, n, kv_dim},
-          {&Decoder::attended_, n, q_dim},
-          {&Decoder::gate_, n, I},
-          {&Decoder::up_, n, I}};
+  ScratchList<Decoder> list{{&Decoder::normed_, n, H},
+                            {&Decoder::qkv_, n, conv_dim},
+                            {&Decoder::conv_out_, n, conv_dim},
+                            {&Decoder::z_, n, value_dim},
+                            {&Decoder::core_, n, value_dim},
+                            {&Decoder::a_, n, Hv},
+                            {&Decoder::b_, n, Hv},
+                            {&Decoder::g_, n, Hv},
+                            {&Decoder::beta_, n, Hv},
+                            {&Decoder::q_gate_, n, 2 * q_dim},
+                            {&Decoder::k_, n, kv_dim},
+                            {&Decoder::v_, n, kv_dim},
+                            {&Decoder::attended_, n, q_dim},
+                            {&Decoder::gate_, n, I},
+                            {&Decoder::up_, n, I}};
+  if (config.num_experts == 0) return list;
+  const int64_t choices = config.num_experts_per_tok + 1, rows = n * choices;
+  const int64_t widest = std::max(config.moe_intermediate_size, config.shared_expert_intermediate_size);
+  list.insert(list.end(), {{&Decoder::router_, n, config.num_experts},
+                           {&Decoder::shared_, n, 1},
+                           {&Decoder::choice_, n, choices},
+                           {&Decoder::weight_, n, choices},
+                           {&Decoder::expert_rows_, rows, H},
+                           {&Decoder::expert_gate_, rows, widest},
+                           {&Decoder::expert_up_, rows, widest}});
+  return list;
 }
 
 Decoder::Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens)
     : config_(config), ops_(ops), stream_(stream), max_tokens_(max_tokens) {
   arena_ = allocate_scratch(*this, scratch(config, max_tokens), "scratch of the layers, --chunked-prefill-size");
+  frequency_ = config.yarn ? yarn_frequencies(config.rotary_dim, config.rope_theta, *config.yarn)
+                           : rotary_frequencies(config.rotary_dim, config.rope_theta);
 }
 
-void Decoder::linear(View<2> x, View<2> w, View<2> out, bool accumulate) {
+void Decoder::linear(View<2> x, const WeightMatrix& w, View<2> out, bool accumulate) {
   ops_.linear({.x = x, .w = w, .out = out, .accumulate = accumulate}, stream_);
 }
 
@@ -61,14 +75,48 @@ void Decoder::head_norm(const std::vector<float>& w, View<3> x) {
   ops_.rms_norm({.x = x, .w = w.data(), .eps = config_.rms_norm_eps, .zero_centred = true, .out = x}, stream_);
 }
 
-void Decoder::mlp(const LayerWeights& w, View<2> x) {
-  const int64_t tokens = x.shape[0];
-  const View<2> n = buffer(normed_, tokens), gate = buffer(gate_, tokens), up = buffer(up_, tokens);
+void Decoder::ffn(const LayerWeights& w, View<2> x) {
+  const View<2> n = buffer(normed_, x.shape[0]);
   norm(w.post_attention_layernorm, x, n);
-  linear(n, w.mlp.gate_proj, gate);
-  linear(n, w.mlp.up_proj, up);
+  if (w.moe) {
+    experts(*w.moe, n, x);
+  } else {
+    mlp(w.mlp, n, x);
+  }
+}
+
+void Decoder::mlp(const MlpWeights& w, View<2> n, View<2> x) {
+  const int64_t tokens = x.shape[0];
+  const View<2> gate = buffer(gate_, tokens), up = buffer(up_, tokens);
+  linear(n, w.gate_proj, gate);
+  linear(n, w.up_proj, up);
   ops_.swiglu({.gate = gate, .up = up, .out = gate}, stream_);
-  linear(gate, w.mlp.down_proj, x, true);
+  linear(gate, w.down_proj, x, true);
+}
+
+void Decoder::experts(const MoeWeights& w, View<2> n, View<2> x) {
+  const int64_t tokens = x.shape[0], rows = tokens * choice_.shape[1];
+  const View<2> router = buffer(router_, tokens), shared = buffer(shared_, tokens), weight = buffer(weight_, tokens);
+  int32_t* const choice = static_cast<int32_t*>(choice_.data);
+  linear(n, w.router, router);
+  linear(n, w.shared_gate, shared);
+  ops_.moe_route({.logits = router,
+                  .shared = shared,
+                  .k = config_.num_experts_per_tok,
+                  .renormalise = config_.norm_topk_prob,
+                  .expert = choice,
+                  .weight = weight},
+                 stream_);
+  ops_.moe_experts({.x = n,
+                    .expert = choice,
+                    .weight = weight,
+                    .experts = w.experts.data(),
+                    .count = static_cast<int64_t>(w.experts.size()),
+                    .rows = buffer(expert_rows_, rows),
+                    .gate = buffer(expert_gate_, rows),
+                    .up = buffer(expert_up_, rows),
+                    .out = x},
+                   stream_);
 }
 
 void Decoder::gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerState& s, View<2> x) {
@@ -114,7 +162,7 @@ void Decoder::gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerS
   ops_.gated_rms_norm(
       {.x = out, .z = heads_of(z, 0, Hv, V), .w = gdn.norm.data(), .eps = config_.rms_norm_eps, .out = out}, stream_);
   linear(core, gdn.out_proj, x, true);
-  mlp(w, x);
+  ffn(w, x);
 }
 
 void Decoder::attention_layer(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x) {
@@ -130,7 +178,13 @@ void Decoder::attention_layer(const LayerWeights& w, const Rows& rows, const KvP
   head_norm(w.attention.q_norm, q);
   head_norm(w.attention.k_norm, k);
   for (const View<3>& heads : {q, k}) {
-    ops_.rope({.rows = rows, .x = heads, .rotary = config_.rotary_dim, .theta = config_.rope_theta}, stream_);
+    ops_.rope({.rows = rows,
+               .x = heads,
+               .rotary = config_.rotary_dim,
+               .theta = config_.rope_theta,
+               .frequency = frequency_.data(),
+               .amplitude = config_.yarn ? config_.yarn->attention_factor : 1},
+              stream_);
   }
   ops_.kv_append({.rows = rows, .k = k, .v = v, .kv = kv}, stream_);
   ops_.attention({.rows = rows,
@@ -141,7 +195,7 @@ void Decoder::attention_layer(const LayerWeights& w, const Rows& rows, const KvP
                   .out = heads_of(attended, 0, Hq, D)},
                  stream_);
   linear(attended, w.attention.o_proj, x, true);
-  mlp(w, x);
+  ffn(w, x);
 }
 
 }  // namespace deltaring

@@ -27,21 +27,23 @@ class Decoder {
   // Scratch for steps of up to max_tokens tokens. Config, table and stream outlive the decoder.
   Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens);
 
-  // One layer, in place on the residual stream x [tokens, H]: x += mixer(norm(x)); x += mlp(norm(x)).
+  // One layer, in place on the residual stream x [tokens, H]: x += mixer(norm(x)); x += ffn(norm(x)).
   void gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerState& state, View<2> x);
   void attention_layer(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x);
 
   // Zero-centred norm of x [tokens, H] into out.
   void norm(const std::vector<float>& w, View<2> x, View<2> out);
   // out = x w^T, or out += x w^T.
-  void linear(View<2> x, View<2> w, View<2> out, bool accumulate = false);
+  void linear(View<2> x, const WeightMatrix& w, View<2> out, bool accumulate = false);
 
   int64_t max_tokens() const { return max_tokens_; }
   const OpTable& ops() const { return ops_; }
   Stream& stream() { return stream_; }
 
  private:
-  void mlp(const LayerWeights& w, View<2> x);
+  void ffn(const LayerWeights& w, View<2> x);  // mlp, or experts
+  void mlp(const MlpWeights& w, View<2> n, View<2> x);
+  void experts(const MoeWeights& w, View<2> n, View<2> x);
   void head_norm(const std::vector<float>& w, View<3> x);  // per head, in place
   View<2> buffer(View<2>& whole, int64_t tokens) { return whole.rows(0, tokens); }
 
@@ -55,7 +57,12 @@ class Decoder {
   View<2> qkv_, conv_out_, z_, core_;  // [conv_dim] twice, [Hv V] twice
   View<2> a_, b_, g_, beta_;           // [Hv]
   View<2> q_gate_, k_, v_, attended_;  // [2 Hq D], [Hkv D] twice, [Hq D]
-  View<2> gate_, up_;                  // [I]
+  View<2> gate_, up_;                  // [I of a dense MLP]
+  // With experts, k + 1 choices a token; the last three have a row for each of them.
+  View<2> router_, shared_;                        // [E], [1]
+  View<2> choice_, weight_;                        // [k + 1]; the choices are int32
+  View<2> expert_rows_, expert_gate_, expert_up_;  // [H], [I of the largest expert] twice
+  std::vector<double> frequency_;                  // [rotary / 2] of the rotary dims
 };
 
 }  // namespace deltaring

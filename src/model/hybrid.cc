@@ -9,6 +9,8 @@ const OpTable& check_ops(const OpTable& t) {
                                                  {"embedding", t.embedding},
                                                  {"linear", t.linear},
                                                  {"swiglu", t.swiglu},
+                                                 {"moe_route", t.moe_route},
+                                                 {"moe_experts", t.moe_experts},
                                                  {"rms_norm", t.rms_norm},
                                                  {"gated_rms_norm", t.gated_rms_norm},
                                                  {"rope", t.rope},

@@ -61,6 +61,8 @@ float vector_element(std::string_view name, Random& random) {
   return 0.3f * random.normal();
 }
 
+constexpr float kCodes = 64;  // float8 codes are this many times their weights
+
 bool always_f32(std::string_view name) {
   return name.ends_with(".A_log") || name.ends_with(".linear_attn.norm.weight");
 }
@@ -72,7 +74,8 @@ RandomWeights::RandomWeights(const ModelConfig& config, DType dtype, uint64_t se
   size_t total = 0;
   for (const TensorSpec& spec : specs) {
     TensorRef tensor;
-    tensor.dtype = always_f32(spec.name) ? DType::f32 : dtype;
+    const bool own = spec.dtype == DType::f8_e4m3 || spec.name.ends_with("_scale_inv") || always_f32(spec.name);
+    tensor.dtype = !own ? dtype : always_f32(spec.name) ? DType::f32 : spec.dtype;
     tensor.shape = spec.shape;
     tensor.bytes = size_of(tensor.dtype);
     for (int64_t dim : spec.shape) tensor.bytes *= static_cast<size_t>(dim);
@@ -86,8 +89,11 @@ RandomWeights::RandomWeights(const ModelConfig& config, DType dtype, uint64_t se
     tensor.data = data;
     Random random(seed ^ hash(spec.name));
     const auto size = static_cast<int64_t>(tensor.bytes / size_of(tensor.dtype));
-    if (spec.is_matrix) {
-      fill_matrix(tensor, data, size, std::sqrt(3.0f / static_cast<float>(spec.shape[1])), random);
+    if (spec.name.ends_with("_scale_inv")) {
+      for (int64_t i = 0; i < size; i++) static_cast<float*>(data)[i] = random.uniform(0.5f, 1.5f) / kCodes;
+    } else if (spec.is_matrix) {
+      const float limit = std::sqrt(3.0f / static_cast<float>(spec.shape.back()));
+      fill_matrix(tensor, data, size, tensor.dtype == DType::f8_e4m3 ? kCodes * limit : limit, random);
     } else {
       for (int64_t i = 0; i < size; i++) store_from_float(data, tensor.dtype, i, vector_element(spec.name, random));
     }

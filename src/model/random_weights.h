@@ -20,8 +20,9 @@ namespace deltaring {
 // 1 / fan_in.
 class RandomWeights : public TensorSource {
  public:
-  // A_log and linear_attn.norm are F32 as in published files, everything else is `dtype`.
-  // Throws Error(out_of_memory) when the tensors do not fit.
+  // A_log and linear_attn.norm are F32 as in published files, linear layers that the config has in float8 are that,
+  // with scales between 0.5 and 1.5 times one another; everything else is `dtype`. Throws Error(out_of_memory) when the
+  // tensors do not fit.
   RandomWeights(const ModelConfig& config, DType dtype, uint64_t seed);
 
   const TensorRef* find(std::string_view name) const override;

@@ -28,11 +28,16 @@ struct Element {
 };
 
 constexpr Element kElements[] = {
-    {"F32", 32, DType::f32}, {"BF16", 16, DType::bf16}, {"F16", 16, DType::f16}, {"F64", 64, {}},
-    {"C64", 64, {}},         {"I64", 64, {}},           {"U64", 64, {}},         {"I32", 32, {}},
-    {"U32", 32, {}},         {"I16", 16, {}},           {"U16", 16, {}},         {"I8", 8, {}},
-    {"U8", 8, {}},           {"BOOL", 8, {}},           {"F8_E5M2", 8, {}},      {"F8_E4M3", 8, {}},
-    {"F8_E8M0", 8, {}},      {"F6_E2M3", 6, {}},        {"F6_E3M2", 6, {}},      {"F4", 4, {}},
+    {"F32", 32, DType::f32}, {"BF16", 16, DType::bf16},
+    {"F16", 16, DType::f16}, {"F8_E4M3", 8, DType::f8_e4m3},
+    {"F64", 64, {}},         {"C64", 64, {}},
+    {"I64", 64, {}},         {"U64", 64, {}},
+    {"I32", 32, {}},         {"U32", 32, {}},
+    {"I16", 16, {}},         {"U16", 16, {}},
+    {"I8", 8, {}},           {"U8", 8, {}},
+    {"BOOL", 8, {}},         {"F8_E5M2", 8, {}},
+    {"F8_E8M0", 8, {}},      {"F6_E2M3", 6, {}},
+    {"F6_E3M2", 6, {}},      {"F4", 4, {}},
 };
 
 // Where the data of a tensor lies, relative to the data section.
@@ -46,8 +51,8 @@ const Element& parse_element(const JsonFields& entry) {
   for (const Element& element : kElements) {
     if (name == element.name) return element;
   }
-  fail(ErrorKind::corrupt, "{}: dtype is {}, which the format does not have; usable: F32, BF16, F16", entry.where(),
-       shown(name));
+  fail(ErrorKind::corrupt, "{}: dtype is {}, which the format does not have; usable: F32, BF16, F16, F8_E4M3",
+       entry.where(), shown(name));
 }
 
 // Bytes of a tensor of that shape, rejecting what overflows or ends inside a byte.

@@ -16,7 +16,7 @@ struct TensorRef {
   std::vector<int64_t> shape;
   const void* data = nullptr;  // aligned to the element size
   size_t bytes = 0;
-  std::string foreign_dtype;  // name of an element type that DType lacks ("I64", "F8_E4M3"); then dtype says nothing
+  std::string foreign_dtype;  // name of an element type that DType lacks ("I64", "F8_E5M2"); then dtype says nothing
 };
 
 class TensorSource {

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/interleaved_gdn.h"
 #include "model/safetensors.h"
+#include "model/weight_list.h"
 
 namespace deltaring {
 
@@ -16,83 +18,66 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-constexpr const char* kEmbedding = "embed_tokens.weight";
-constexpr const char* kMtp = "mtp.";
 constexpr size_t kListed = 5;  // problems named in one message
 
-std::string head_name(const std::string& prefix) {
-  return prefix == "language_model.model." ? "language_model.lm_head.weight" : "lm_head.weight";
-}
-
-// The one list of tensors: calls visit(name, shape, field) for each, `field` being a View<2>& or a std::vector<float>&.
-
-template <class Attention, class Visit>
-void visit_attention(const ModelConfig& c, const std::string& at, Attention& w, const Visit& visit) {
-  const int64_t H = c.hidden_size, D = c.head_dim;
-  visit(at + "q_proj.weight", {2 * c.num_attention_heads * D, H}, w.q_proj);
-  visit(at + "k_proj.weight", {c.num_key_value_heads * D, H}, w.k_proj);
-  visit(at + "v_proj.weight", {c.num_key_value_heads * D, H}, w.v_proj);
-  visit(at + "o_proj.weight", {H, c.num_attention_heads * D}, w.o_proj);
-  visit(at + "q_norm.weight", {D}, w.q_norm);
-  visit(at + "k_norm.weight", {D}, w.k_norm);
-}
-
-template <class Gdn, class Visit>
-void visit_gdn(const ModelConfig& c, const std::string& at, Gdn& w, const Visit& visit) {
-  const int64_t H = c.hidden_size, Hv = c.linear_num_value_heads;
-  visit(at + "in_proj_qkv.weight", {c.conv_dim(), H}, w.in_proj_qkv);
-  visit(at + "in_proj_z.weight", {c.value_dim(), H}, w.in_proj_z);
-  visit(at + "in_proj_b.weight", {Hv, H}, w.in_proj_b);
-  visit(at + "in_proj_a.weight", {Hv, H}, w.in_proj_a);
-  visit(at + "conv1d.weight", {c.conv_dim(), 1, c.linear_conv_kernel_dim}, w.conv);
-  visit(at + "A_log", {Hv}, w.A_log);
-  visit(at + "dt_bias", {Hv}, w.dt_bias);
-  visit(at + "norm.weight", {c.linear_value_head_dim}, w.norm);
-  visit(at + "out_proj.weight", {H, c.value_dim()}, w.out_proj);
-}
-
-template <class Layer, class Visit>
-void visit_layer(const ModelConfig& c, const std::string& at, Layer& w, const Visit& visit) {
-  const int64_t H = c.hidden_size, I = c.intermediate_size;
-  visit(at + "input_layernorm.weight", {H}, w.input_layernorm);
-  if (w.kind == LayerKind::full_attention) {
-    visit_attention(c, at + "self_attn.", w.attention, visit);
-  } else {
-    visit_gdn(c, at + "linear_attn.", w.gdn, visit);
-  }
-  visit(at + "post_attention_layernorm.weight", {H}, w.post_attention_layernorm);
-  visit(at + "mlp.gate_proj.weight", {I, H}, w.mlp.gate_proj);
-  visit(at + "mlp.up_proj.weight", {I, H}, w.mlp.up_proj);
-  visit(at + "mlp.down_proj.weight", {H, I}, w.mlp.down_proj);
-}
-
-template <class AnyWeights, class Visit>
-void visit_all(AnyWeights& w, const Visit& visit) {
-  const ModelConfig& c = w.config;
-  const int64_t H = c.hidden_size;
-  visit(w.prefix + kEmbedding, {c.vocab_size, H}, w.embed_tokens);
-  for (size_t i = 0; i < w.layers.size(); i++) {
-    visit_layer(c, fmt::format("{}layers.{}.", w.prefix, i), w.layers[i], visit);
-  }
-  visit(w.prefix + "norm.weight", {H}, w.norm);
-  if (!c.tie_word_embeddings.value_or(true)) visit(head_name(w.prefix), {c.vocab_size, H}, w.lm_head);
-  if (!w.mtp) return;
-  visit(std::string(kMtp) + "fc.weight", {H, 2 * H}, w.mtp->fc);
-  visit(std::string(kMtp) + "pre_fc_norm_embedding.weight", {H}, w.mtp->pre_fc_norm_embedding);
-  visit(std::string(kMtp) + "pre_fc_norm_hidden.weight", {H}, w.mtp->pre_fc_norm_hidden);
-  visit_layer(c, std::string(kMtp) + "layers.0.", w.mtp->layer, visit);
-  visit(std::string(kMtp) + "norm.weight", {H}, w.mtp->norm);
-}
+// Whether the experts of the MLP whose tensor names start with `at` are fused.
+using IsFused = std::function<bool(const std::string& at)>;
 
 // Weights with the right layers and nothing bound.
-Weights skeleton(const ModelConfig& config, const std::string& prefix) {
+Weights skeleton(const ModelConfig& config, const std::string& prefix, const IsFused& is_fused) {
   Weights w;
   w.config = config;
   w.prefix = prefix;
+  const auto add_experts = [&](LayerWeights& layer, const std::string& at) {
+    MoeWeights& moe = layer.moe.emplace();
+    moe.fused = is_fused(at);
+    moe.experts.resize(static_cast<size_t>(config.num_experts + 1));
+  };
   w.layers.resize(config.layer_types.size());
-  for (size_t i = 0; i < w.layers.size(); i++) w.layers[i].kind = config.layer_types[i];
-  if (config.mtp_num_hidden_layers > 0) w.mtp.emplace().layer.kind = LayerKind::full_attention;
+  for (size_t i = 0; i < w.layers.size(); i++) {
+    w.layers[i].kind = config.layer_types[i];
+    const bool experts = config.has_experts(static_cast<int64_t>(i));
+    if (experts) add_experts(w.layers[i], fmt::format("{}layers.{}.mlp.", prefix, i));
+  }
+  if (config.mtp_num_hidden_layers > 0) {
+    LayerWeights& layer = w.mtp.emplace().layer;
+    layer.kind = LayerKind::full_attention;
+    if (config.num_experts > 0) add_experts(layer, std::string(kMtp) + "layers.0.mlp.");
+  }
   return w;
+}
+
+// What kind of tensor a name stands for, to whoever says its dtype.
+enum class Role { vector, matrix, linear, scales };
+
+template <class Field>
+constexpr Role role_of() {
+  if constexpr (Scalable<Field>) return Role::linear;
+  return std::same_as<std::remove_const_t<Field>, View<2>> ? Role::matrix : Role::vector;
+}
+
+Shape scales_shape(Shape shape) {
+  for (size_t i = shape.size() - 2; i < shape.size(); i++) shape[i] = WeightMatrix::blocks(shape[i]);
+  return shape;
+}
+
+// Everything that the weights are bound to, the scales of a tensor behind it.
+std::vector<TensorSpec> list_tensors(const Weights& weights,
+                                     const std::function<DType(const std::string&, Role)>& dtype_of) {
+  std::vector<TensorSpec> list;
+  const auto add = [&](const std::string& name, const Shape& shape, Role role, bool reordered) {
+    TensorSpec spec{.name = name, .shape = shape, .is_matrix = role != Role::vector, .dtype = dtype_of(name, role)};
+    if (role == Role::vector) spec.copied = spec.elements() * static_cast<int64_t>(sizeof(float));
+    if (reordered) spec.copied = spec.bytes();
+    return list.emplace_back(std::move(spec)).dtype;
+  };
+  visit_all(weights, [&](const std::string& name, const Shape& shape, const auto& field) {
+    constexpr Role role = role_of<std::remove_reference_t<decltype(field)>>();
+    const bool reordered = name.ends_with("in_proj_qkvz.weight") || name.ends_with("in_proj_ba.weight");
+    const DType dtype = add(name, shape, role, reordered);
+    if (dtype == DType::f8_e4m3) add(scales_name(name), scales_shape(shape), Role::scales, reordered);
+  });
+  return list;
 }
 
 std::string find_prefix(const TensorSource& source) {
@@ -139,7 +124,7 @@ ModelConfig settle(ModelConfig config, const TensorSource& source, const std::st
   }
   if (!has_mtp && config.mtp_num_hidden_layers == 1) {
     config.mtp_num_hidden_layers = 0;
-    notices.push_back("mtp_num_hidden_layers is 1, but the weights hold no mtp.* tensors: no MTP drafting");
+    notices.push_back("the weights hold no mtp.* tensors: no MTP drafting");
   }
   return config;
 }
@@ -149,18 +134,16 @@ bool is_vision(const std::string& name) { return name.starts_with("model.visual.
 // Fills fields from a source and collects everything that does not fit.
 class Binder {
  public:
-  explicit Binder(const TensorSource& source) : source_(source) {}
+  Binder(const TensorSource& source, const std::optional<BlockFp8>& fp8) : source_(source), fp8_(fp8) {}
 
   template <class Field>
   void operator()(const std::string& name, const Shape& shape, Field& field) {
-    expected_.insert(name);
-    const TensorRef* tensor = source_.find(name);
-    if (!tensor) {
-      problems_.push_back(name + " is missing");
-    } else if (tensor->shape != shape) {
-      problems_.push_back(fmt::format("{} has shape [{}], expected [{}]", name, fmt::join(tensor->shape, ", "),
-                                      fmt::join(shape, ", ")));
-    } else if (accepts(name, *tensor)) {
+    const TensorRef* tensor = find(name, shape);
+    if (!tensor || !accepts(name, *tensor, Scalable<Field>)) return;
+    if constexpr (Scalable<Field>) {
+      if (tensor->dtype == DType::f8_e4m3 && !bind_scales(name, scales_shape(shape), field)) return;
+      assign(*tensor, field.values);
+    } else {
       assign(*tensor, field);
     }
   }
@@ -185,53 +168,102 @@ class Binder {
   }
 
  private:
-  bool accepts(const std::string& name, const TensorRef& tensor) {
-    if (tensor.foreign_dtype.empty()) return true;
-    problems_.push_back(fmt::format("{} has element type {}, supported: F32, BF16, F16", name, tensor.foreign_dtype));
+  // The tensor, if it is there with that shape.
+  const TensorRef* find(const std::string& name, const Shape& shape) {
+    expected_.insert(name);
+    const TensorRef* tensor = source_.find(name);
+    if (!tensor) {
+      problems_.push_back(name + " is missing");
+    } else if (tensor->shape != shape) {
+      problems_.push_back(fmt::format("{} has shape [{}], expected [{}]", name, fmt::join(tensor->shape, ", "),
+                                      fmt::join(shape, ", ")));
+      tensor = nullptr;
+    }
+    return tensor;
+  }
+
+  bool accepts(const std::string& name, const TensorRef& tensor, bool may_be_fp8) {
+    const bool is_fp8 = tensor.foreign_dtype.empty() && tensor.dtype == DType::f8_e4m3;
+    if (is_fp8 && may_be_fp8) return true;
+    if (!is_fp8 && tensor.foreign_dtype.empty()) return true;
+    problems_.push_back(fmt::format("{} has element type {}, supported: F32, BF16, F16{}", name,
+                                    is_fp8 ? "F8_E4M3" : tensor.foreign_dtype, may_be_fp8 ? ", F8_E4M3" : ""));
     foreign_ = true;
     return false;
   }
 
-  static void assign(const TensorRef& tensor, View<2>& matrix) {
-    matrix = dense<2>(const_cast<void*>(tensor.data), tensor.dtype, {tensor.shape[0], tensor.shape[1]});
+  // What makes float8 codes weights: the config that says so, and their scales.
+  template <Scalable Field>
+  bool bind_scales(const std::string& name, const Shape& shape, Field& field) {
+    const std::string scales = scales_name(name);
+    const char* problem = !fp8_                   ? "config.json has no quantization_config with quant_method fp8"
+                          : !fp8_->converts(name) ? "modules_to_not_convert names it"
+                                                  : nullptr;
+    if (problem) {
+      expected_.insert(scales);
+      problems_.push_back(fmt::format("{} is F8_E4M3, but {}", name, problem));
+      return false;
+    }
+    const TensorRef* tensor = find(scales, shape);
+    if (!tensor || !accepts(scales, *tensor, false)) return false;
+    assign(*tensor, field.scales);
+    return true;
+  }
+
+  template <int N>
+  static void assign(const TensorRef& tensor, View<N>& view) {
+    std::array<int64_t, N> shape;
+    std::ranges::copy(tensor.shape, shape.begin());
+    view = dense<N>(const_cast<void*>(tensor.data), tensor.dtype, shape);
   }
 
   static void assign(const TensorRef& tensor, std::vector<float>& vector) {
     vector.resize(tensor.bytes / size_of(tensor.dtype));
-    for (size_t i = 0; i < vector.size(); i++) {
-      vector[i] = load_as_float(tensor.data, tensor.dtype, static_cast<int64_t>(i));
-    }
+    load_floats(tensor.data, tensor.dtype, 0, static_cast<int64_t>(vector.size()), vector.data());
   }
 
   const TensorSource& source_;
+  const std::optional<BlockFp8>& fp8_;
   std::set<std::string> expected_;
   std::vector<std::string> problems_;
   bool foreign_ = false;
 };
 
-// Elements whose exponent bits are all set, which are the NaNs and infinities of every IEEE-like format.
-template <class Bits>
-int64_t count_set(const void* data, int64_t size, Bits exponent) {
-  const Bits* bits = static_cast<const Bits*>(data);
-  int64_t count = 0;
-  for (int64_t i = 0; i < size; i++) count += (bits[i] & exponent) == exponent;
-  return count;
-}
-
-int64_t count_non_finite(const void* data, DType dtype, int64_t size) {
-  if (dtype == DType::f32) return count_set<uint32_t>(data, size, 0x7f800000u);
-  return count_set<uint16_t>(data, size, dtype == DType::bf16 ? 0x7f80u : 0x7c00u);
+// Views of each expert in stacked ones.
+void unstack_experts(const ModelConfig& config, MoeWeights& moe) {
+  if (!moe.fused) return;
+  const int64_t I = config.moe_intermediate_size;
+  if (moe.gate_up.scales && I % WeightMatrix::kBlock != 0) {
+    fail(ErrorKind::unsupported,
+         "float8 experts.gate_up_proj needs a moe_intermediate_size of whole blocks of {}, and has {}; experts with a "
+         "tensor each work",
+         WeightMatrix::kBlock, I);
+  }
+  for (int64_t e = 0; e < config.num_experts; e++) {
+    const WeightMatrix gate_up = moe.gate_up[e];
+    moe.experts[static_cast<size_t>(e)] = {.gate = gate_up.rows(0, I), .up = gate_up.rows(I, I), .down = moe.down[e]};
+  }
 }
 
 }  // namespace
 
+int64_t TensorSpec::elements() const {
+  int64_t product = 1;
+  for (const int64_t extent : shape) product *= extent;
+  return product;
+}
+
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config, const std::string& prefix) {
-  std::vector<TensorSpec> list;
-  Weights nothing = skeleton(config, prefix);
-  visit_all(nothing, [&](std::string name, Shape shape, auto& field) {
-    list.push_back({std::move(name), std::move(shape), std::is_same_v<decltype(field), View<2>&>});
-  });
-  return list;
+  const bool fused = !config.fp8 && !config.interleaved_gdn();  // as the published files of the family are
+  const auto dtype_of = [&](const std::string& name, Role role) {
+    if (role == Role::scales) return DType::f32;
+    return role == Role::linear && config.fp8 && config.fp8->converts(name) ? DType::f8_e4m3 : config.dtype;
+  };
+  return list_tensors(skeleton(config, prefix, [fused](const std::string&) { return fused; }), dtype_of);
+}
+
+std::vector<TensorSpec> bound_tensors(const Weights& weights) {
+  return list_tensors(weights, [&](const std::string& name, Role) { return weights.source->find(name)->dtype; });
 }
 
 Weights bind_weights(const ModelConfig& config, std::shared_ptr<const TensorSource> source) {
@@ -239,11 +271,17 @@ Weights bind_weights(const ModelConfig& config, std::shared_ptr<const TensorSour
   const std::vector<std::string> names = source->names();
   const std::string prefix = find_prefix(*source);
   std::vector<std::string> notices;
-  Weights w = skeleton(settle(config, *source, prefix, names, notices), prefix);
-  Binder binder(*source);
+  Weights w = skeleton(settle(config, *source, prefix, names, notices), prefix,
+                       [&](const std::string& at) { return source->find(at + "experts.gate_up_proj") != nullptr; });
+  Binder binder(*source, w.config.fp8);
   visit_all(w, [&](const std::string& name, const Shape& shape, auto& field) { binder(name, shape, field); });
   binder.finish(names, notices);
   if (*w.config.tie_word_embeddings) w.lm_head = w.embed_tokens;
+  for (LayerWeights& layer : w.layers) {
+    if (layer.moe) unstack_experts(w.config, *layer.moe);
+  }
+  if (w.mtp && w.mtp->layer.moe) unstack_experts(w.config, *w.mtp->layer.moe);
+  if (w.config.interleaved_gdn()) deinterleave_gdn(w);
   w.notices = std::move(notices);
   w.source = std::move(source);
   return w;
@@ -251,31 +289,6 @@ Weights bind_weights(const ModelConfig& config, std::shared_ptr<const TensorSour
 
 Weights load_weights(const std::filesystem::path& folder, const ModelConfig& config) {
   return bind_weights(config, std::make_shared<SafeTensors>(SafeTensors::open(folder)));
-}
-
-std::vector<NonFinite> non_finite(const Weights& weights, const std::function<void(double)>& on_progress) {
-  std::vector<NonFinite> list;
-  double total = 0, done = 0;
-  visit_all(weights, [&](const std::string&, const Shape& shape, const auto&) {
-    double elements = 1;
-    for (const int64_t extent : shape) elements *= static_cast<double>(extent);
-    total += elements;
-  });
-  if (on_progress) on_progress(0);
-  visit_all(weights, [&](const std::string& name, const Shape&, const auto& field) {
-    int64_t count, size;
-    if constexpr (std::is_same_v<decltype(field), const View<2>&>) {
-      size = field.shape[0] * field.shape[1];
-      count = count_non_finite(field.data, field.dtype, size);
-    } else {
-      size = static_cast<int64_t>(field.size());
-      count = count_non_finite(field.data(), DType::f32, size);
-    }
-    if (count > 0) list.push_back({name, count, size});
-    done += static_cast<double>(size);
-    if (on_progress) on_progress(done / total);
-  });
-  return list;
 }
 
 }  // namespace deltaring

@@ -28,11 +28,9 @@ bool has_elements(const View<N>& view) {
   return std::ranges::find(view.shape, 0) == view.shape.end();
 }
 
-// The dtype, a shape of sizes >= 0, and memory if there are elements. Where any dtype or size serves, want the view's.
+// A shape of sizes >= 0, and memory if there are elements. Where any size serves, want the view's.
 template <int N>
-void check_strided(const char* op, const char* name, const View<N>& view, DType dtype,
-                   const decltype(View<N>::shape)& want) {
-  check(view.dtype == dtype, "{}: {} is {}, want {}", op, name, name_of(view.dtype), name_of(dtype));
+void check_shape(const char* op, const char* name, const View<N>& view, const decltype(View<N>::shape)& want) {
   for (int d = 0; d < N; d++) {
     if (view.shape[d] < 0) refuse(op, name, d, "", view.shape[d], ">= 0");
     if (view.shape[d] != want[d]) refuse(op, name, d, "", view.shape[d], std::to_string(want[d]));
@@ -40,13 +38,27 @@ void check_strided(const char* op, const char* name, const View<N>& view, DType 
   check(view.data || !has_elements(view), "{}: {} is null", op, name);
 }
 
+template <int N>
+void check_contiguous(const char* op, const char* name, const View<N>& view) {
+  const bool contiguous = view.stride[N - 1] == 1 || view.shape[N - 1] == 1 || !has_elements(view);
+  if (!contiguous) refuse(op, name, N - 1, "stride ", view.stride[N - 1], "1");
+}
+
+// The dtype as well; where any serves that has values without scales, want the view's.
+template <int N>
+void check_strided(const char* op, const char* name, const View<N>& view, DType dtype,
+                   const decltype(View<N>::shape)& want) {
+  check(view.dtype != DType::f8_e4m3, "{}: {} is {}, want float32, bfloat16 or float16", op, name, name_of(view.dtype));
+  check(view.dtype == dtype, "{}: {} is {}, want {}", op, name, name_of(view.dtype), name_of(dtype));
+  check_shape(op, name, view, want);
+}
+
 // The last dimension contiguous as well.
 template <int N>
 void check_view(const char* op, const char* name, const View<N>& view, DType dtype,
                 const decltype(View<N>::shape)& want) {
   check_strided(op, name, view, dtype, want);
-  const bool contiguous = view.stride[N - 1] == 1 || view.shape[N - 1] == 1 || !has_elements(view);
-  if (!contiguous) refuse(op, name, N - 1, "stride ", view.stride[N - 1], "1");
+  check_contiguous(op, name, view);
 }
 
 // For writing: no two elements share memory, since each stride steps over all that the smaller ones span.

@@ -12,7 +12,10 @@ void check(const RopeArgs& a) {
   check_output("rope", "x [tokens, heads, D]", a.x, DType::f32, a.x.shape);
   check(a.rotary >= 0 && a.rotary % 2 == 0 && a.rotary <= D,
         "rope: rotary is {}, want an even number in [0, D = {}], for example {}", a.rotary, D, D / 2 * 2);
-  check(a.theta > 0 && std::isfinite(a.theta), "rope: theta is {}, want > 0 and finite, for example 1e7", a.theta);
+  check(a.frequency || (a.theta > 0 && std::isfinite(a.theta)),
+        "rope: theta is {}, want > 0 and finite, for example 1e7", a.theta);
+  check(a.amplitude > 0 && std::isfinite(a.amplitude), "rope: amplitude is {}, want > 0 and finite, for example 1",
+        a.amplitude);
   check(a.rows, std::numeric_limits<int64_t>::max(), tokens);
 }
 

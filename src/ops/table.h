@@ -8,6 +8,7 @@
 #include "ops/conv.h"
 #include "ops/gdn.h"
 #include "ops/linear.h"
+#include "ops/moe.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/sample.h"
@@ -47,6 +48,8 @@ struct OpTable {
   void (*embedding)(const EmbeddingArgs&, Stream&);
   void (*linear)(const LinearArgs&, Stream&);
   void (*swiglu)(const SwigluArgs&, Stream&);
+  void (*moe_route)(const MoeRouteArgs&, Stream&);
+  void (*moe_experts)(const MoeExpertsArgs&, Stream&);
   void (*rms_norm)(const RmsNormArgs&, Stream&);
   void (*gated_rms_norm)(const GatedRmsNormArgs&, Stream&);
   void (*rope)(const RopeArgs&, Stream&);

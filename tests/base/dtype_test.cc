@@ -132,6 +132,52 @@ TEST(DType, Float32IsKeptAsItIs) {
   EXPECT_STREQ(name_of(DType::f32), "float32");
 }
 
+TEST(DType, EveryFloat8CodeHasItsValueAndComesBack) {
+  for (int i = 0; i < 256; i++) {
+    const auto code = static_cast<uint8_t>(i);
+    const int exponent = (i >> 3) & 15, mantissa = i & 7;
+    const float x = f8_e4m3_to_float(code);
+    ASSERT_EQ(std::signbit(x), bool(i & 0x80)) << i;
+    ASSERT_EQ(float_to_f8_e4m3(x), code) << i;
+    if ((i & 0x7f) == 0x7f) {
+      ASSERT_TRUE(std::isnan(x)) << i;
+    } else {
+      ASSERT_EQ(std::abs(x), std::ldexp(exponent ? 8 + mantissa : mantissa, std::max(exponent, 1) - 10)) << i;
+    }
+  }
+}
+
+TEST(DType, Float8RoundsToNearestEvenAndOverflowsToNaN) {
+  for (int i = 0; i < 0x7e; i++) {
+    const auto lower = static_cast<uint8_t>(i), upper = static_cast<uint8_t>(i + 1);
+    const float middle = (f8_e4m3_to_float(lower) + f8_e4m3_to_float(upper)) / 2;
+    for (int sign : {0, 0x80}) {
+      const float s = sign ? -1.0f : 1.0f;
+      ASSERT_EQ(float_to_f8_e4m3(s * std::nextafter(middle, 0.0f)), lower | sign) << i;
+      ASSERT_EQ(float_to_f8_e4m3(s * std::nextafter(middle, kInf)), upper | sign) << i;
+      ASSERT_EQ(float_to_f8_e4m3(s * middle), (i & 1 ? upper : lower) | sign) << i;
+    }
+  }
+  EXPECT_EQ(float_to_f8_e4m3(464), 0x7e);
+  EXPECT_EQ(float_to_f8_e4m3(-std::nextafter(464.0f, kInf)), 0xff);
+  EXPECT_EQ(float_to_f8_e4m3(kInf), 0x7f);
+}
+
+TEST(DType, Float8LoadsStoresAndHasItsName) {
+  std::array<uint8_t, 4> memory{1, 2, 3, 4};
+  store_from_float(memory.data(), DType::f8_e4m3, 1, 1.3f);
+  EXPECT_EQ(memory, (std::array<uint8_t, 4>{1, float_to_f8_e4m3(1.3f), 3, 4}));
+  EXPECT_EQ(load_as_float(memory.data(), DType::f8_e4m3, 1), round_to(DType::f8_e4m3, 1.3f));
+  std::array<float, 2> floats;
+  load_floats(memory.data(), DType::f8_e4m3, 1, 2, floats.data());
+  EXPECT_EQ(floats, (std::array<float, 2>{1.25f, 3 * 0x1p-9f}));
+  store_floats(memory.data(), DType::f8_e4m3, 2, 2, floats.data());
+  EXPECT_EQ(memory, (std::array<uint8_t, 4>{1, memory[1], memory[1], 3}));
+  EXPECT_EQ(size_of(DType::f8_e4m3), 1u);
+  EXPECT_STREQ(name_of(DType::f8_e4m3), "float8_e4m3fn");
+  EXPECT_EQ(dtype_named("float8_e4m3fn"), std::nullopt);
+}
+
 TEST(DType, KnownValues) {
   EXPECT_EQ(float_to_f16(1.0f), 0x3c00);
   EXPECT_EQ(float_to_f16(65504.0f), 0x7bff);

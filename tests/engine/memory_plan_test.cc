@@ -13,6 +13,7 @@
 #include "engine/engine_testing.h"
 #include "engine/load.h"
 #include "model/loader_testing.h"
+#include "support/family.h"
 #include "support/rig.h"
 
 namespace deltaring::test {
@@ -43,6 +44,11 @@ struct Case {
     config.hidden_size = pick(64, 96), config.intermediate_size = pick(64, 160), config.vocab_size = pick(500, 2000);
     config.linear_num_value_heads = pick(2, 4), config.linear_key_head_dim = pick(64, 128);
     config.linear_value_head_dim = pick(64, 128), config.head_dim = 64, config.tie_word_embeddings = pick(true, false);
+    if (pick(false, true)) {
+      config.model_type = pick("qwen3_5_moe_text", "qwen3_next"), config.intermediate_size = 0;
+      config.num_experts = 6, config.num_experts_per_tok = pick(1, 3);
+      config.moe_intermediate_size = pick(64, 160), config.shared_expert_intermediate_size = pick(64, 160);
+    }
     requests = pick(1, 5, 24);
     options.speculative_algorithm = pick("none", "ngram", "eagle");
     options.speculative_num_draft_tokens = pick(1, 3, 8, 20);
@@ -87,9 +93,10 @@ TEST(MemoryPlan, EqualsWhatIsAllocated) {
     SpecStepper plain(model, pool, nullptr, o.chunked_prefill_size, c.config.vocab_size);
     expect_within_1_percent(mapped_bytes() - before, plan.scratch() + plan.state.total, c.text());
     EXPECT_EQ(plan.total(), plan.weights + plan.drafter + plan.scratch() + plan.state.total);
-    seen[o.state_rollback]++, seen[o.speculative_algorithm]++;
+    seen[o.state_rollback]++, seen[o.speculative_algorithm]++, seen[c.config.model_type]++;
   }
-  for (const char* kind : {"replay", "snapshot", "none", "ngram", "eagle"}) EXPECT_GE(seen[kind], 3) << kind;
+  for (const char* kind : {"replay", "snapshot", "none", "ngram", "eagle", "qwen3_5_moe_text", "qwen3_next"})
+    EXPECT_GE(seen[kind], 3) << kind;
 }
 
 // The whole of an engine, from the file to the last scratch. Its tokenizer is not planned, so the rest is made large.
@@ -120,25 +127,51 @@ int64_t floats_of(const LayerWeights& w) {
   return static_cast<int64_t>(count);
 }
 
-// Stored bytes and copies, to the byte.
+// Stored bytes, scales and every expert among them, and copies, to the byte.
 TEST(MemoryPlan, CountsTheWeights) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Weights weights = random_model(mini_config(), 1, dtype);
-    int64_t stored = 0, copies = static_cast<int64_t>(weights.norm.size()) + floats_of(weights.mtp->layer) +
-                                 3 * weights.config.hidden_size;
-    for (const std::string& name : weights.source->names()) {
-      stored += static_cast<int64_t>(weights.source->find(name)->bytes);
+  std::vector<std::pair<std::string, ModelConfig>> models = family();
+  models.emplace_back("dense", mini_config());
+  for (const auto& [name, config_] : models) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      ModelConfig config = config_;
+      config.dtype = dtype;
+      const Weights weights = random_model(config, 1, dtype);
+      int64_t stored = 0, reordered = 0,
+              copies = static_cast<int64_t>(weights.norm.size()) + floats_of(weights.mtp->layer) +
+                       3 * weights.config.hidden_size;
+      for (const std::string& tensor : weights.source->names()) {
+        const auto bytes = static_cast<int64_t>(weights.source->find(tensor)->bytes);
+        stored += bytes;
+        if (tensor.find("in_proj_qkvz") != std::string::npos || tensor.find("in_proj_ba") != std::string::npos) {
+          reordered += bytes;
+        }
+      }
+      for (const LayerWeights& layer : weights.layers) copies += floats_of(layer);
+      const PlannedModel bound = planned_model(weights);
+      EXPECT_EQ(bound.trunk + bound.mtp, stored + reordered + 4 * copies) << name;
+      EXPECT_EQ(reordered > 0, config.interleaved_gdn()) << name;
+      EXPECT_GT(bound.mtp, 0);
+      const PlannedModel expected = planned_model(config);
+      expect_within_1_percent(bound.trunk, expected.trunk, name + ", the config alone");
+      expect_within_1_percent(bound.mtp, expected.mtp, name + ", the config alone");
     }
-    for (const LayerWeights& layer : weights.layers) copies += floats_of(layer);
-    const PlannedModel bound = planned_model(weights);
-    EXPECT_EQ(bound.trunk + bound.mtp, stored + 4 * copies);
-    EXPECT_GT(bound.mtp, 0);
-    ModelConfig config = mini_config();
-    config.dtype = dtype;
-    const PlannedModel expected = planned_model(config);
-    expect_within_1_percent(bound.trunk, expected.trunk, "the config alone");
-    expect_within_1_percent(bound.mtp, expected.mtp, "the config alone");
   }
+}
+
+// Published: 24.70 GB of codes, and 3.08 G elements of bf16 with the vision tower's 456 M, of which nothing is loaded.
+TEST(MemoryPlan, PublishedSizeOf27BInFp8) {
+  ModelConfig config = config_27b();
+  config.fp8 =
+      BlockFp8{.modules_to_not_convert = {"lm_head", "linear_attn.in_proj_a", "linear_attn.in_proj_b", "mtp.fc"}};
+  int64_t codes = 0, scales = 0, rest = 0;
+  for (const TensorSpec& tensor : expected_tensors(config)) {
+    (tensor.dtype == DType::f8_e4m3 ? codes : tensor.name.ends_with("_scale_inv") ? scales : rest) += tensor.elements();
+  }
+  EXPECT_NEAR(static_cast<double>(codes), 24.70e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(rest), 3.08e9 - 0.456e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(scales), static_cast<double>(codes) / 16384, 1e-3 * static_cast<double>(scales));
+  const PlannedModel model = planned_model(config);
+  EXPECT_NEAR(static_cast<double>(model.trunk + model.mtp), static_cast<double>(codes + 4 * scales + 2 * rest), 0.03e9);
 }
 
 // Published: 129 rows of 8 bf16 snapshots are 72.6 GiB; a ring of 16 rows in two halves 3.04 GiB; the MTP head has

@@ -2,70 +2,21 @@
 
 #include <gtest/gtest.h>
 
-#include "loader_testing.h"
+#include "config_testing.h"
 #include "model/generation_config.h"
-#include "model/weights.h"
 
 namespace deltaring {
 namespace {
 
+using testing::changed;
 using testing::expect_error;
 using testing::json;
+using testing::parameters;
+using testing::parse;
+using testing::published;
+using testing::Refusal;
 using testing::ScratchFolder;
 using testing::small_config;
-
-ModelConfig parse(const json& document) { return parse_model_config(document.dump(), "config.json"); }
-
-// small_config() with `change` merged in; null removes a key.
-json changed(const json& change) {
-  json document = small_config();
-  document.merge_patch(change);
-  return document;
-}
-
-// The published configs share everything but the sizes.
-json published(int hidden, int layers, int Hv, int Hq, int Hkv, int intermediate) {
-  return {{"model_type", "qwen3_5_text"},
-          {"hidden_size", hidden},
-          {"intermediate_size", intermediate},
-          {"num_hidden_layers", layers},
-          {"full_attention_interval", 4},
-          {"num_attention_heads", Hq},
-          {"num_key_value_heads", Hkv},
-          {"head_dim", 256},
-          {"linear_num_key_heads", 16},
-          {"linear_num_value_heads", Hv},
-          {"linear_key_head_dim", 128},
-          {"linear_value_head_dim", 128},
-          {"linear_conv_kernel_dim", 4},
-          {"max_position_embeddings", 262144},
-          {"mtp_num_hidden_layers", 1},
-          {"mtp_use_dedicated_embeddings", false},
-          {"mlp_only_layers", json::array()},
-          {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-6},
-          {"vocab_size", 248320},
-          {"mamba_ssm_dtype", "float32"},
-          {"dtype", "bfloat16"},
-          {"eos_token_id", 248044},
-          {"initializer_range", 0.02},
-          {"rope_parameters",
-           {{"rope_type", "default"},
-            {"rope_theta", 10000000},
-            {"partial_rotary_factor", 0.25},
-            {"mrope_section", {11, 11, 10}},
-            {"mrope_interleaved", true}}}};
-}
-
-int64_t parameters(const ModelConfig& config, const std::string& start) {
-  int64_t total = 0;
-  for (const TensorSpec& spec : expected_tensors(config)) {
-    int64_t size = 1;
-    for (int64_t dim : spec.shape) size *= dim;
-    if (spec.name.starts_with(start)) total += size;
-  }
-  return total;
-}
 
 TEST(Config, TinyPy) {
   const ModelConfig c = load_model_config(testing::tiny_py());
@@ -166,17 +117,14 @@ TEST(Config, PrintsEveryField) {
   }
 }
 
-struct Refusal {
-  json change;
-  ErrorKind kind;
-  std::vector<std::string> parts;
-};
-
 TEST(Config, RefusesByName) {
   constexpr auto unsupported = ErrorKind::unsupported, corrupt = ErrorKind::corrupt;
   const std::vector<Refusal> refusals = {
-      {{{"model_type", "qwen3_5_moe"}}, unsupported, {"model_type is qwen3_5_moe", "qwen3_5_text, qwen3_5"}},
-      {{{"model_type", "qwen3_next"}}, unsupported, {"qwen3_next", "qwen3_5_text"}},
+      {{{"model_type", "qwen4_exp"}},
+       unsupported,
+       {"model_type is qwen4_exp", "qwen3_5_text, qwen3_5, qwen3_5_moe_text, qwen3_5_moe, qwen3_next"}},
+      {{{"model_type", "llama"}}, unsupported, {"model_type is llama", "qwen3_next"}},
+      {{{"model_type", "qwen3_5_moe"}}, corrupt, {"model_type is qwen3_5_moe, but text_config is missing"}},
       {{{"model_type", nullptr}}, unsupported, {"model_type is not given"}},
       {{{"model_type", "qwen3_5"}}, corrupt, {"text_config is missing"}},
       {{{"hidden_act", "gelu"}}, unsupported, {"hidden_act is gelu", "supported: silu"}},
@@ -184,11 +132,16 @@ TEST(Config, RefusesByName) {
       {{{"output_gate_type", "sigmoid"}}, unsupported, {"output_gate_type is sigmoid", "swish, silu"}},
       {{{"attn_output_gate", false}}, unsupported, {"attn_output_gate is false", "true"}},
       {{{"mtp_use_dedicated_embeddings", true}}, unsupported, {"mtp_use_dedicated_embeddings is true"}},
-      {{{"rope_parameters", {{"rope_type", "yarn"}}}}, unsupported, {"rope_type is yarn", "default"}},
+      {{{"rope_parameters", {{"rope_type", "llama3"}}}}, unsupported, {"rope_type is llama3", "default, yarn"}},
       {{{"rope_scaling", {{"type", "linear"}}}}, unsupported, {"rope_scaling: rope_type is linear"}},
+      {{{"rope_scaling", {{"type", "yarn"}}}}, corrupt, {"rope_type is default in rope_parameters, but yarn in"}},
+      {{{"rope_parameters", {{"rope_type", "yarn"}, {"factor", 0.5}}}}, corrupt, {"factor is 0.5", "at least 1"}},
+      {{{"rope_parameters", {{"rope_type", "yarn"}, {"factor", "4"}}}}, corrupt, {"factor is \"4\""}},
       {{{"mlp_only_layers", {1}}}, unsupported, {"mlp_only_layers is [1]"}},
-      {{{"num_experts", 8}}, unsupported, {"num_experts is 8", "dense"}},
-      {{{"quantization_config", {{"bits", 4}}}}, unsupported, {"quantization_config is {\"bits\":4}", "bfloat16"}},
+      {{{"num_experts", 8}}, unsupported, {"num_experts is 8", "qwen3_5_moe_text or qwen3_next"}},
+      {{{"quantization_config", {{"bits", 4}}}},
+       unsupported,
+       {"quant_method is not given", "supported: fp8", "bfloat16"}},
       {{{"use_sliding_window", true}}, unsupported, {"sliding_window"}},
       {{{"sliding_window", 512}}, unsupported, {"sliding_window is 512"}},
       {{{"layer_types", {"linear_attention", "sliding_attention"}}}, unsupported, {"sliding_attention"}},

@@ -123,11 +123,17 @@ TEST(LoaderFuzz, Config) {
       {"model_type", "qwen3_5"},
       {"text_config", testing::small_config()},
       {"eos_token_id", {1, 2}}}.dump();
-  const std::string flat = testing::small_config().dump();
+  testing::json experts = testing::small_config();
+  experts.update({{"model_type", "qwen3_next"}, {"num_experts", 4}, {"num_experts_per_tok", 2}});
+  experts.update({{"moe_intermediate_size", 6}, {"shared_expert_intermediate_size", 10}, {"mlp_only_layers", {1}}});
+  experts["rope_parameters"].update({{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 32}});
+  experts["quantization_config"] = {
+      {"quant_method", "fp8"}, {"weight_block_size", {128, 128}}, {"modules_to_not_convert", {"lm_head"}}};
+  const std::string texts[] = {testing::small_config().dump(), nested, experts.dump()};
   int parsed = 0, refused = 0;
   for (uint64_t seed = 0; seed < 6000; seed++) {
     Random random(seed);
-    std::string text = seed % 2 ? nested : flat;
+    std::string text = texts[seed % 3];
     for (size_t edits = 1 + below(random, 3); edits > 0; edits--) damage(text, text.size(), random);
     try {
       const ModelConfig config = parse_model_config(text, "fuzz");

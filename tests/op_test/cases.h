@@ -9,6 +9,17 @@ namespace deltaring::op_test {
 
 using replay::Shape;
 
+// A weight matrix: out [B T, N] = x [B T, K] w^T; of experts, N = I and K = H.
+struct MatrixShape {
+  int64_t N = 0, K = 0;
+  DType weights = DType::f32;
+};
+
+// `count` experts, k of which a token takes, and a shared one of width `shared`.
+struct ExpertShape {
+  int64_t count = 0, k = 0, shared = 0;
+};
+
 struct Case {
   const char* op;        // a member of OpTable
   const char* model;     // whose head dims these are
@@ -19,6 +30,8 @@ struct Case {
   bool fold = false;     // all whole grains are folded; of snapshot_verify: no snapshots, every token is accepted
   bool ragged = false;   // rows of length 0, 1, 3, T, ... with fewer records, and one without a seat
   bool corners = false;  // gates and betas at their limits; keys that repeat, are collinear, zero, long and short
+  MatrixShape matrix = {};
+  ExpertShape experts = {};
 
   bool is(std::string_view name) const { return op == name; }
 
@@ -26,7 +39,10 @@ struct Case {
   std::string name() const {
     const Shape& s = shape;
     std::string text = fmt::format("{} {} ", op, model);
-    if (is("gdn_gates")) {
+    if (matrix.N > 0 || experts.count > 0) {
+      if (matrix.N > 0) text += fmt::format("N={} K={} {}", matrix.N, matrix.K, name_of(matrix.weights));
+      if (experts.count > 0) text += fmt::format(" E={} k={} shared={}", experts.count, experts.k, experts.shared);
+    } else if (is("gdn_gates")) {
       text += fmt::format("Hv={} G={}", s.Hv, s.G);
     } else if (is("conv")) {
       text += fmt::format("C={} taps={} {}/{}/{}", s.channels(), s.taps, name_of(s.tokens), name_of(s.record),
@@ -255,12 +271,61 @@ inline std::vector<Case> gates_cases() {
   };
 }
 
+inline std::vector<Case> linear_cases() {
+  const auto with = [](const char* model, DType weights, int64_t B, int64_t T, int64_t N, int64_t K) {
+    return Case{.op = "linear", .model = model, .shape = kOne, .B = B, .T = T, .matrix = {N, K, weights}};
+  };
+  return {
+      with("0.8B", f32, 1, 1, 512, 1024),
+      with("0.8B", bf16, 1, 1, 1024, 1024),
+      with("0.8B", bf16, 2, 4, 512, 3584),
+      with("0.8B", f16, 1, 4, 512, 1024),
+      with("0.8B", f8_e4m3, 1, 1, 1024, 1024),
+      with("0.8B", f8_e4m3, 1, 4, 1024, 1024),
+      with("0.8B", f8_e4m3, 1, 64, 128, 1024),
+      with("blocks", f8_e4m3, 3, 7, 127, 129),
+      with("blocks", f8_e4m3, 1, 1, 129, 127),
+      with("blocks", f8_e4m3, 1, 5, 257, 700),
+      with("odd", bf16, 5, 7, 13, 35),
+      with("odd", f8_e4m3, 3, 1, 13, 35),
+      with("one", f32, 1, 1, 1, 1),
+      with("one", f8_e4m3, 1, 1, 1, 1),
+  };
+}
+
+inline std::vector<Case> moe_cases() {
+  const auto route = [](const char* model, int64_t B, int64_t T, int64_t E, int64_t k, bool corners = false) {
+    return Case{
+        .op = "moe_route", .model = model, .shape = kOne, .B = B, .T = T, .corners = corners, .experts = {E, k, 1}};
+  };
+  const auto experts = [](const char* model, int64_t B, int64_t T, MatrixShape matrix, ExpertShape experts) {
+    return Case{
+        .op = "moe_experts", .model = model, .shape = kOne, .B = B, .T = T, .matrix = matrix, .experts = experts};
+  };
+  return {
+      route("35B-A3B", 1, 1, 256, 8),
+      route("Next", 4, 4, 512, 10),
+      route("Next", 1, 256, 512, 10),
+      route("odd", 3, 5, 7, 7),
+      route("odd", 2, 10, 13, 4, true),
+      route("one", 3, 1, 1, 1),
+      experts("small", 1, 1, {64, 256, bf16}, {16, 4, 64}),
+      experts("small", 2, 4, {64, 256, bf16}, {16, 4, 96}),
+      experts("small", 2, 4, {64, 256, f8_e4m3}, {16, 4, 64}),
+      experts("small", 1, 30, {40, 150, f16}, {6, 3, 24}),
+      experts("blocks", 1, 3, {130, 129, f8_e4m3}, {3, 2, 257}),
+      experts("odd", 3, 3, {7, 13, f32}, {5, 5, 9}),
+      experts("one", 1, 2, {1, 1, bf16}, {1, 1, 1}),
+  };
+}
+
 }  // namespace detail
 
 inline std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const auto& part : {detail::gates_cases(), detail::verify_cases(), detail::prefill_cases(), detail::fold_cases(),
-                           detail::conv_cases(), detail::snapshot_cases(), detail::seat_cases()})
+                           detail::conv_cases(), detail::snapshot_cases(), detail::seat_cases(), detail::linear_cases(),
+                           detail::moe_cases()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }

@@ -36,5 +36,8 @@ std::unique_ptr<Job> make_snapshot_verify_job(const Case& c, const Machine& mach
 std::unique_ptr<Job> make_snapshot_commit_job(const Case& c, const Machine& machine, uint64_t seed);
 std::unique_ptr<Job> make_seat_copy_job(const Case& c, const Machine& machine, uint64_t seed);
 std::unique_ptr<Job> make_seat_pack_job(const Case& c, const Machine& machine, uint64_t seed);
+std::unique_ptr<Job> make_linear_job(const Case& c, const Machine& machine, uint64_t seed);
+std::unique_ptr<Job> make_moe_route_job(const Case& c, const Machine& machine, uint64_t seed);
+std::unique_ptr<Job> make_moe_experts_job(const Case& c, const Machine& machine, uint64_t seed);
 
 }  // namespace deltaring::op_test

@@ -1,5 +1,8 @@
 // op_test: is an op of a backend correct, in bounds, fast, there at all? One table of cases (cases.h) answers.
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
 #include "backends/tables.h"
@@ -12,7 +15,7 @@ namespace {
 std::vector<Case> chosen(const Options& o) {
   std::vector<Case> cases;
   for (const Case& c : all_cases()) {
-    if (!o.op.empty() && o.op != c.op) continue;
+    if (!o.ops.empty() && std::ranges::find(o.ops, c.op) == o.ops.end()) continue;
     if (o.filter == c.name()) return {c};
     if (c.name().find(o.filter) != std::string::npos) cases.push_back(c);
   }
@@ -24,8 +27,8 @@ int run(const Options& o) {
   const auto mode = o.mode == "perf" ? measure : o.mode == "support" ? support : test;
   const std::vector<Case> cases = chosen(o);
   if (cases.empty()) {
-    std::cerr << "no case of " << (o.op.empty() ? "any op" : o.op) << " is named like '" << o.filter
-              << "'; --list shows all names\n";
+    std::cerr << "no case of " << (o.ops.empty() ? "any op" : fmt::format("{}", fmt::join(o.ops, ", ")))
+              << " is named like '" << o.filter << "'; --list shows all names\n";
     return 2;
   }
   int counts[3] = {};
@@ -54,9 +57,10 @@ int main(int argc, char** argv) {
   using namespace deltaring::op_test;
   Options o;
   CLI::App app("Checks, times and asks for the replay ops of a backend, case by case.");
-  app.add_option("--op", o.op,
-                 "gdn_gates, gdn_verify, gdn_prefill, gdn_fold, conv, snapshot_verify or snapshot_commit; "
-                 "all if not given");
+  app.add_option(
+      "--op", o.ops,
+      "gdn_gates, gdn_verify, gdn_prefill, gdn_fold, conv, snapshot_verify, snapshot_commit, linear, moe_route "
+      "or moe_experts, one or several; all if not given");
   app.add_option("--backend", o.backend, "reference, cpu, ...")->capture_default_str();
   app.add_option("--mode", o.mode,
                  "test: against the float64 oracle; perf: time and bytes; support: which cases it takes")

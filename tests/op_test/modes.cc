@@ -24,6 +24,9 @@ constexpr Entry kEntries[] = {
     {"seat_copy", [](const OpTable& t) { return t.seat_copy != nullptr; }, make_seat_copy_job},
     {"seat_pack", [](const OpTable& t) { return t.seat_pack != nullptr; }, make_seat_pack_job},
     {"seat_unpack", [](const OpTable& t) { return t.seat_unpack != nullptr; }, make_seat_pack_job},
+    {"linear", [](const OpTable& t) { return t.linear != nullptr; }, make_linear_job},
+    {"moe_route", [](const OpTable& t) { return t.moe_route != nullptr; }, make_moe_route_job},
+    {"moe_experts", [](const OpTable& t) { return t.moe_experts != nullptr; }, make_moe_experts_job},
 };
 
 const Entry& entry_of(const Case& c) {

@@ -2,13 +2,15 @@
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "op_test/job.h"
 
 namespace deltaring::op_test {
 
 struct Options {
-  std::string op, backend = "cpu", mode = "test", filter;
+  std::vector<std::string> ops;  // empty: all
+  std::string backend = "cpu", mode = "test", filter;
   uint64_t seed = 1;
   int threads = 1;  // of the stream; 0 = one per core
   int rounds = 11;  // perf: timed rounds, of which the median counts

@@ -76,6 +76,38 @@ TEST(Rope, AgreesWithDoubleAndTouchesRotaryDimsOnly) {
   }
 }
 
+// A stretched context has frequencies of its own, and longer vectors.
+TEST(Rope, TakesFrequenciesAndAnAmplitude) {
+  constexpr int64_t kRotary = 6;
+  constexpr double kAmplitude = 1.25;
+  const double frequency[kRotary / 2] = {0.3, 0.02, 0};
+  const Batch batch;
+  for (const OpTable* backend : replay::on_host(backends())) {
+    const auto stream = backend->make_stream(2);
+    std::mt19937 random(12);
+    Tensor<3> x(DType::f32, {batch.tokens(), 2, 9}, 1);
+    x.fill(random, -2, 2);
+    const Tensor<3> before = x;
+    backend->rope({.rows = batch.rows(),
+                   .x = x.view(),
+                   .rotary = kRotary,
+                   .theta = kNaN,
+                   .frequency = frequency,
+                   .amplitude = kAmplitude},
+                  *stream);
+    for (int64_t t = 0; t < batch.tokens(); t++) {
+      const int64_t p = batch.position(t);
+      ASSERT_TRUE(same_bits(x.view().f32(t, 1, kRotary), before.view().f32(t, 1, kRotary), 3));
+      for (int64_t i = 0; i < kRotary / 2; i++) {
+        const double low = before(t, 1, i), high = before(t, 1, i + 3), angle = static_cast<double>(p) * frequency[i];
+        const double want = p < 0 ? low : kAmplitude * (low * std::cos(angle) - high * std::sin(angle));
+        ASSERT_NEAR(x(t, 1, i), want, 2 * kEps * (std::fabs(low) + std::fabs(high))) << backend->name << " " << t;
+      }
+    }
+    ASSERT_TRUE(x.gaps_untouched());
+  }
+}
+
 // A token's bits depend on its position only: not on its row, its row's first token, its head or the threads.
 TEST(Rope, DependsOnThePositionAlone) {
   constexpr int64_t heads = 3, D = 32, rotary = 16, tokens = 90;
@@ -145,6 +177,8 @@ TEST(Rope, CheckNamesWhatIsWrong) {
           {[](auto& a) { a.rotary = -2; }, "rotary is -2"},
           {[](auto& a) { a.theta = 0; }, "theta is 0"},
           {[](auto& a) { a.theta = kNaN; }, "theta is nan"},
+          {[](auto& a) { a.amplitude = 0; }, "amplitude is 0, want > 0"},
+          {[](auto& a) { a.amplitude = kNaN; }, "amplitude is nan"},
       });
 }
 

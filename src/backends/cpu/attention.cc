@@ -82,6 +82,8 @@ void AttendSplit(const AttentionArgs& a, const QueryTile& tile, int64_t split, f
       return AttendSplitOf<hwy::bfloat16_t>(a, tile, split, scratch, part);
     case DType::f16:
       return AttendSplitOf<hwy::float16_t>(a, tile, split, scratch, part);
+    case DType::f8_e4m3:  // for weights alone: the check has refused it
+      return;
   }
 }
 

@@ -5,6 +5,8 @@
 //   2. A chunk is walked in steps of 2L, two fused multiply-adds each. Lane l of a step takes k = 2l, then 2l+1 when w
 //      is bf16 (a 32-bit word holds the two: a shift and a mask part them), otherwise k = l, then L+l. Behind the end
 //      of K both factors are zeros.
+//      A float8 weight is its code times the scale of its block, rounded to f32: its product has the bits of that of
+//      f32.
 //   3. AddSums adds the lanes; the sums of the chunks are added in ascending order of k, in f32.
 // Nothing here depends on M, N, the tile or the thread.
 #if defined(DELTARING_CPU_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -16,6 +18,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "backends/cpu/linear_plan.h"
 #include "hwy/cache_control.h"
@@ -103,6 +106,31 @@ struct F16Weights {
   static HWY_INLINE Vec second(const T* w) { return first(w + kLanes); }
 };
 
+// Codes through the bits of an f16 that is 2^-8 of their value: NaN, all ones, gets the exponent of NaN by a carry.
+struct F8Weights {
+  using T = uint8_t;
+  static constexpr float kUnit = 0x1p8f;  // of what Load gives
+#if HWY_TARGET == HWY_SCALAR
+  static HWY_INLINE void Load(const T* w, Vec& first, Vec& second) {
+    first = hn::Set(F(), f8_e4m3_to_float(w[0]) / kUnit);
+    second = hn::Set(F(), f8_e4m3_to_float(w[1]) / kUnit);
+  }
+#else
+  static HWY_INLINE void Load(const T* w, Vec& first, Vec& second) {
+    const hn::Repartition<uint16_t, F> d;
+    const hn::Half<decltype(d)> half;
+    const hn::Rebind<hwy::float16_t, F> floats;
+    const auto code = hn::PromoteTo(d, hn::LoadU(hn::Rebind<uint8_t, decltype(d)>(), w));
+    const auto magnitude = hn::And(code, hn::Set(d, 0x7f));
+    const auto carry = hn::And(hn::Add(magnitude, hn::Set(d, 1)), hn::Set(d, 0x80));
+    const auto sign = hn::ShiftLeft<8>(hn::Xor(code, magnitude));
+    const auto bits = hn::Or(sign, hn::ShiftLeft<7>(hn::Or(magnitude, carry)));
+    first = hn::PromoteTo(F(), hn::BitCast(floats, hn::LowerHalf(half, bits)));
+    second = hn::PromoteTo(F(), hn::BitCast(floats, hn::UpperHalf(half, bits)));
+  }
+#endif
+};
+
 // step(in, k) for every step of a chunk, k its offset. The last one reads a copy with zeros behind `length`.
 template <class T, class Step>
 HWY_INLINE void ForSteps(const T* in, int64_t length, const Step& step) {
@@ -117,7 +145,7 @@ HWY_INLINE void ForSteps(const T* in, int64_t length, const Step& step) {
 // Rows [m0, m0 + p.rows) of x in the order of the steps.
 inline void PackRows(const Product& p, int64_t m0) {
   const F d;
-  const bool pairs = p.args.w.dtype == DType::bf16;
+  const bool pairs = p.args.w.values.dtype == DType::bf16;
   for (int64_t m = m0; m < std::min(p.M, m0 + p.rows); m++) {
     for (int64_t k0 = 0; k0 < p.K; k0 += kChunk) {
       float* out = p.packed(k0, m);
@@ -225,10 +253,16 @@ void Chunk(const float* x, int64_t rows, const T* w, int64_t stride, int64_t col
   }
 }
 
+// The scale of weight (n, k).
+inline float ScaleOf(const View<2>& scales, int64_t n, int64_t k) {
+  return load_as_float(scales.data, scales.dtype, scales.offset(n / WeightMatrix::kBlock, k / WeightMatrix::kBlock));
+}
+
 // A task: rows [m0, m0 + rows) of x, w from row n0 on.
 template <class Weights>
 struct Block {
   using T = typename Weights::T;
+  static constexpr bool kScaled = std::is_same_v<Weights, F8Weights>;
 
   Block(const Product& p, int64_t m0, int64_t n0)
       : p(p),
@@ -237,8 +271,8 @@ struct Block {
         rows(std::min(p.rows, p.M - m0)),
         cols(std::min(kMaxCols, p.N - n0)),
         pitch(rows + 3),
-        stride(p.args.w.stride[0]),
-        w(static_cast<const T*>(p.args.w.data) + n0 * stride) {
+        stride(p.args.w.values.stride[0]),
+        w(static_cast<const T*>(p.args.w.values.data) + n0 * stride) {
     std::fill_n(sums, cols * pitch, 0.0f);
   }
 
@@ -255,20 +289,39 @@ struct Block {
     }
   }
 
-  // Prefill: a panel of weights is converted once for all rows.
-  void MultiplyManyRows() {
-    alignas(64) float panel[kMaxCols * kChunk];
-    for (int64_t k0 = 0; k0 < p.K; k0 += kChunk) {
-      const int64_t length = std::min(kChunk, p.K - k0);
-      for (int64_t n = 0; n < cols; n++) {
-        float* out = panel + n * kChunk;
-        ForSteps(w + n * stride + k0, length, [out](const T* in, int64_t k) HWY_ATTR {
-          hn::Store(Weights::first(in), F(), out + k);
-          hn::Store(Weights::second(in), F(), out + k + kLanes);
+  // Prefill, and scaled weights: a panel of up to kWidth columns is converted once for all rows.
+  template <int64_t kWidth>
+  void MultiplyPanels() {
+    alignas(64) float panel[kWidth * kChunk];
+    for (int64_t first = 0; first < cols; first += kWidth) {
+      const int64_t width = std::min(kWidth, cols - first);
+      for (int64_t k0 = 0; k0 < p.K; k0 += kChunk) {
+        const int64_t length = std::min(kChunk, p.K - k0);
+        for (int64_t n = 0; n < width; n++) Convert(first + n, k0, length, panel + n * kChunk);
+        const int64_t padded = (length + kStep - 1) / kStep * kStep;
+        Chunk<F32Weights>(p.packed(k0, m0), rows, panel, kChunk, width, padded, 0, sums + first * pitch, pitch);
+      }
+    }
+  }
+
+  // Weights [k0, k0 + length) of column n, zeros up to a whole step behind them.
+  void Convert(int64_t n, int64_t k0, int64_t length, float* out) const {
+    const T* column = w + n * stride + k0;
+    if constexpr (kScaled) {
+      for (int64_t k = 0; k < length; k += WeightMatrix::kBlock) {
+        const Vec scale = hn::Set(F(), ScaleOf(p.args.w.scales, n0 + n, k0 + k) * Weights::kUnit);
+        ForSteps(column + k, std::min(WeightMatrix::kBlock, length - k), [&](const T* in, int64_t i) HWY_ATTR {
+          Vec first, second;
+          Weights::Load(in, first, second);
+          hn::Store(hn::Mul(first, scale), F(), out + k + i);
+          hn::Store(hn::Mul(second, scale), F(), out + k + i + kLanes);
         });
       }
-      const int64_t padded = (length + kStep - 1) / kStep * kStep;
-      Chunk<F32Weights>(p.packed(k0, m0), rows, panel, kChunk, cols, padded, 0, sums, pitch);
+    } else {
+      ForSteps(column, length, [out](const T* in, int64_t k) HWY_ATTR {
+        hn::Store(Weights::first(in), F(), out + k);
+        hn::Store(Weights::second(in), F(), out + k + kLanes);
+      });
     }
   }
 
@@ -291,23 +344,27 @@ struct Block {
 template <class Weights>
 void Multiply(const Product& p, int64_t m0, int64_t n0) {
   Block<Weights> block(p, m0, n0);
-  if (block.rows <= kFewRows) {
-    block.MultiplyFewRows();
+  if (block.rows > kFewRows) {
+    block.template MultiplyPanels<kMaxCols>();
+  } else if constexpr (Block<Weights>::kScaled) {
+    block.template MultiplyPanels<kGroup>();  // which stay in the first-level cache
   } else {
-    block.MultiplyManyRows();
+    block.MultiplyFewRows();
   }
   block.Write();
 }
 
 // out[m, n] for m in [m0, m0 + p.rows), n in [n0, n0 + kMaxCols), as far as they exist.
 inline void MultiplyBlock(const Product& p, int64_t m0, int64_t n0) {
-  switch (p.args.w.dtype) {
+  switch (p.args.w.values.dtype) {
     case DType::f32:
       return Multiply<F32Weights>(p, m0, n0);
     case DType::bf16:
       return Multiply<Bf16Weights>(p, m0, n0);
     case DType::f16:
       return Multiply<F16Weights>(p, m0, n0);
+    case DType::f8_e4m3:
+      return Multiply<F8Weights>(p, m0, n0);
   }
 }
 

@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <iterator>
+#include <vector>
 
 #include "backends/cpu/linear_plan.h"
 #include "backends/cpu/ops.h"
+#include "backends/cpu/products.h"
 #include "backends/cpu/stream.h"
 #include "base/error.h"
 #include "hwy/aligned_allocator.h"
@@ -20,32 +23,63 @@ HWY_EXPORT(PackRows);
 HWY_EXPORT(MultiplyBlock);
 
 namespace {
+
 constexpr int64_t kInlineProduct = 1 << 17;  // multiply-adds that take less time than waking a thread, 10 us
+
+// Product p and where its tasks stand among those of all products.
+struct Share {
+  Product p;
+  int64_t first_pack, first_task;
+};
+
+// The share that task i belongs to, whose tasks begin at `first`.
+const Share& share_of(const std::vector<Share>& shares, int64_t Share::*first, int64_t i) {
+  return *std::prev(std::ranges::upper_bound(shares, i, {}, first));
 }
 
-// Memory traffic: w once for every kMaxRows rows of x, x once for every kMaxCols rows of w (from cache), out once.
-void linear(const LinearArgs& args, Stream& stream) {
-  check(args);
-  const int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.w.shape[0];
-  if (M == 0 || N == 0) return;
-  const int64_t chunks = (K + kChunk - 1) / kChunk, row_tasks = (M + kMaxRows - 1) / kMaxRows;
-  const auto packed = hwy::AllocateAligned<float>(chunks * M * kChunk);
-  if (!packed) fail(ErrorKind::out_of_memory, "linear: no memory for a copy of x [{}, {}]; use fewer rows", M, K);
-  const Product p{
-      .args = args, .M = M, .N = N, .K = K, .rows = (M + row_tasks - 1) / row_tasks, .packed_x = packed.get()};
+}  // namespace
 
-  const auto pack = [&p](int64_t task) { HWY_DYNAMIC_DISPATCH(PackRows)(p, task * p.rows); };
-  const auto multiply = [&p](int64_t task) {  // row tasks innermost: they share weights
+// Memory traffic: w once for every kMaxRows rows of x, x once for every kMaxCols rows of w (from cache), out once.
+void multiply(std::span<const LinearArgs> products, Stream& stream) {
+  std::vector<Share> shares;
+  int64_t packs = 0, tasks = 0, floats = 0, work = 0;
+  for (const LinearArgs& args : products) {
+    const int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.w.N();
+    if (M == 0 || N == 0) continue;
+    const int64_t row_tasks = (M + kMaxRows - 1) / kMaxRows;
+    const Product p{.args = args, .M = M, .N = N, .K = K, .rows = (M + row_tasks - 1) / row_tasks, .packed_x = nullptr};
+    shares.push_back({.p = p, .first_pack = packs, .first_task = tasks});
+    packs += p.row_tasks(), tasks += p.row_tasks() * p.col_tasks();
+    floats += p.packed_size(), work += M * N * K;
+  }
+  if (shares.empty()) return;
+  const auto packed = hwy::AllocateAligned<float>(floats);
+  if (!packed) fail(ErrorKind::out_of_memory, "linear: no memory for {} floats, a copy of x; use fewer rows", floats);
+  floats = 0;
+  for (Share& share : shares) share.p.packed_x = packed.get() + floats, floats += share.p.packed_size();
+
+  const auto pack = [&shares](int64_t i) {
+    const Share& share = share_of(shares, &Share::first_pack, i);
+    HWY_DYNAMIC_DISPATCH(PackRows)(share.p, (i - share.first_pack) * share.p.rows);
+  };
+  const auto compute = [&shares](int64_t i) {  // row tasks innermost: they share weights
+    const Share& share = share_of(shares, &Share::first_task, i);
+    const Product& p = share.p;
+    const int64_t task = i - share.first_task;
     HWY_DYNAMIC_DISPATCH(MultiplyBlock)(p, task % p.row_tasks() * p.rows, task / p.row_tasks() * kMaxCols);
   };
-  const int64_t tasks = p.row_tasks() * p.col_tasks();
-  if (M * N * K <= kInlineProduct) {
-    for (int64_t task = 0; task < p.row_tasks(); task++) pack(task);
-    for (int64_t task = 0; task < tasks; task++) multiply(task);
+  if (work <= kInlineProduct) {
+    for (int64_t i = 0; i < packs; i++) pack(i);
+    for (int64_t i = 0; i < tasks; i++) compute(i);
   } else {
-    pool_of(stream).parallel_for(p.row_tasks(), pack);
-    pool_of(stream).parallel_for(tasks, multiply);
+    pool_of(stream).parallel_for(packs, pack);
+    pool_of(stream).parallel_for(tasks, compute);
   }
+}
+
+void linear(const LinearArgs& args, Stream& stream) {
+  check(args);
+  multiply({&args, 1}, stream);
 }
 
 }  // namespace deltaring::cpu

@@ -14,6 +14,8 @@ constexpr int64_t kFewRows = 20;    // rows up to which weights are converted in
 constexpr int64_t kGroup = 12;      // columns that all rows pass through while they lie in the first-level cache
 constexpr int64_t kCachedRows = 8;  // chunks of x that stay there meanwhile
 
+static_assert(kChunk % WeightMatrix::kBlock == 0);  // so that a chunk begins with a block of scales
+
 struct Product {
   LinearArgs args;
   int64_t M, N, K;
@@ -22,6 +24,7 @@ struct Product {
 
   int64_t row_tasks() const { return (M + rows - 1) / rows; }
   int64_t col_tasks() const { return (N + kMaxCols - 1) / kMaxCols; }
+  int64_t packed_size() const { return (K + kChunk - 1) / kChunk * M * kChunk; }
   float* packed(int64_t k0, int64_t m) const { return packed_x + (k0 / kChunk * M + m) * kChunk; }
 };
 

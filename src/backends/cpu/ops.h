@@ -7,6 +7,8 @@ namespace deltaring::cpu {
 void embedding(const EmbeddingArgs& args, Stream& stream);
 void linear(const LinearArgs& args, Stream& stream);
 void swiglu(const SwigluArgs& args, Stream& stream);
+void moe_route(const MoeRouteArgs& args, Stream& stream);
+void moe_experts(const MoeExpertsArgs& args, Stream& stream);
 void rms_norm(const RmsNormArgs& args, Stream& stream);
 void gated_rms_norm(const GatedRmsNormArgs& args, Stream& stream);
 void rope(const RopeArgs& args, Stream& stream);

@@ -28,7 +28,9 @@ void rope(const RopeArgs& args, Stream& stream) {
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], half = args.rotary / 2;
   std::vector<double> frequency(half);
   for (int64_t i = 0; i < half; i++) {
-    frequency[i] = std::pow(args.theta, -2.0 * static_cast<double>(i) / static_cast<double>(args.rotary));
+    frequency[i] = args.frequency
+                       ? args.frequency[i]
+                       : std::pow(args.theta, -2.0 * static_cast<double>(i) / static_cast<double>(args.rotary));
   }
   std::vector<int64_t> position(tokens, -1);  // -1: its row has no seat
   for (int32_t b = 0; b < args.rows.count; b++) {
@@ -41,7 +43,8 @@ void rope(const RopeArgs& args, Stream& stream) {
     std::vector<Rotation> rotations(half);  // shared by the heads
     for (int64_t i = 0; i < half; i++) {
       const double angle = static_cast<double>(position[t]) * frequency[i];
-      rotations[i] = {.cos = static_cast<float>(std::cos(angle)), .sin = static_cast<float>(std::sin(angle))};
+      rotations[i] = {.cos = static_cast<float>(args.amplitude * std::cos(angle)),
+                      .sin = static_cast<float>(args.amplitude * std::sin(angle))};
     }
     for (int64_t h = 0; h < heads; h++) rotate(args.x.f32(t, h), args.x.f32(t, h, half), rotations);
   });

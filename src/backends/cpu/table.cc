@@ -12,6 +12,8 @@ const OpTable& cpu_ops() {
       .embedding = cpu::embedding,
       .linear = cpu::linear,
       .swiglu = cpu::swiglu,
+      .moe_route = cpu::moe_route,
+      .moe_experts = cpu::moe_experts,
       .rms_norm = cpu::rms_norm,
       .gated_rms_norm = cpu::gated_rms_norm,
       .rope = cpu::rope,

@@ -1,18 +1,19 @@
 #include <cmath>
 
 #include "backends/reference/ops.h"
+#include "backends/reference/weight.h"
 #include "base/error.h"
 
 namespace deltaring::reference {
 
 void linear(const LinearArgs& args, Stream&) {
   check(args);
-  const int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.w.shape[0];
+  const int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.w.N();
   for (int64_t m = 0; m < M; m++) {
     for (int64_t n = 0; n < N; n++) {
       double sum = args.accumulate ? *args.out.f32(m, n) : 0.0;
       for (int64_t k = 0; k < K; k++) {
-        sum += double{*args.x.f32(m, k)} * load_as_float(args.w.data, args.w.dtype, args.w.offset(n, k));
+        sum += double{*args.x.f32(m, k)} * weight(args.w, n, k);
       }
       *args.out.f32(m, n) = static_cast<float>(sum);
     }

@@ -12,9 +12,9 @@ void rope(const RopeArgs& args, Stream&) {
     for (int32_t t = args.rows.start[b]; t < args.rows.start[b + 1]; t++) {
       const double position = static_cast<double>(args.rows.first[b] + t - args.rows.start[b]);
       for (int64_t i = 0; i < half; i++) {
-        const double angle =
-            position * std::pow(args.theta, -2.0 * static_cast<double>(i) / static_cast<double>(args.rotary));
-        const double c = std::cos(angle), s = std::sin(angle);
+        const double of_theta = std::pow(args.theta, -2.0 * static_cast<double>(i) / static_cast<double>(args.rotary));
+        const double angle = position * (args.frequency ? args.frequency[i] : of_theta);
+        const double c = args.amplitude * std::cos(angle), s = args.amplitude * std::sin(angle);
         for (int64_t h = 0; h < heads; h++) {
           float *low = args.x.f32(t, h, i), *high = args.x.f32(t, h, i + half);
           const double a = *low, b = *high;

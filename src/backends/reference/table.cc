@@ -11,6 +11,8 @@ const OpTable& reference_ops() {
       .embedding = reference::embedding,
       .linear = reference::linear,
       .swiglu = reference::swiglu,
+      .moe_route = reference::moe_route,
+      .moe_experts = reference::moe_experts,
       .rms_norm = reference::rms_norm,
       .gated_rms_norm = reference::gated_rms_norm,
       .rope = reference::rope,
