@@ -16,14 +16,14 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr uint64_t kMagic = 0x5441455354454c44;  // "DLETSEAT"
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 
 // All int64, so that there is no padding.
 struct Header {
   uint64_t magic = kMagic;
   int64_t version = kVersion;
   int64_t bytes = 0;  // of header, state and checksum together
-  int64_t gdn_layers, Hk, Hv, K, V, G, conv_channels, taps, kv_layers, Hkv, D;
+  int64_t gdn_layers, Hk, Hv, K, V, G, conv_channels, taps, kv_layers, Hkv, D, draft_layers, draft_Hkv, draft_D;
   int64_t checkpoint, record, kv;  // DType
   int64_t grain;                   // F, or 0 off the grid
   int64_t folded, pos;
@@ -46,6 +46,9 @@ constexpr Field kShape[] = {{"GDN layers", &Header::gdn_layers},
                             {"attention layers", &Header::kv_layers},
                             {"Hkv", &Header::Hkv},
                             {"D", &Header::D},
+                            {"layers of a drafter", &Header::draft_layers},
+                            {"Hkv of a drafter", &Header::draft_Hkv},
+                            {"D of a drafter", &Header::draft_D},
                             {"checkpoint dtype", &Header::checkpoint},
                             {"record dtype", &Header::record},
                             {"KV dtype", &Header::kv},
@@ -67,6 +70,9 @@ Header header_of(const StatePool& pool, Cursor cursor, std::span<SideState* cons
                 .kv_layers = s.kv_layers,
                 .Hkv = s.Hkv,
                 .D = s.D,
+                .draft_layers = s.draft_layers,
+                .draft_Hkv = s.draft_Hkv,
+                .draft_D = s.draft_D,
                 .checkpoint = static_cast<int64_t>(o.checkpoint),
                 .record = static_cast<int64_t>(o.record),
                 .kv = static_cast<int64_t>(o.kv),
@@ -103,12 +109,14 @@ void StatePool::visit_live(int32_t seat, Cursor c, const Visit& visit) {
     for (int64_t p = std::max<int64_t>(0, c.folded - (shape_.taps - 1)); p < c.pos; p++)
       rows(conv_[layer][seat][p % plan_.conv_rows]);
   }
-  for (int64_t layer = 0; layer < shape_.kv_layers; layer++) {
-    for (int64_t first = 0; first < c.pos; first += options_.page_rows) {
-      const int32_t page = pages_of(seat)[first / options_.page_rows];
-      const int64_t count = std::min(options_.page_rows, c.pos - first);
-      for (int64_t row = 0; row < count; row++) {
-        for (int64_t h = 0; h < shape_.Hkv; h++) rows(kv_[layer][0][page][h][row]), rows(kv_[layer][1][page][h][row]);
+  for (const View<6>& kv : {kv_, draft_kv_}) {
+    for (int64_t layer = 0; layer < kv.shape[0]; layer++) {
+      for (int64_t first = 0; first < c.pos; first += options_.page_rows) {
+        const int32_t page = pages_of(seat)[first / options_.page_rows];
+        const int64_t count = std::min(options_.page_rows, c.pos - first);
+        for (int64_t row = 0; row < count; row++) {
+          for (int64_t h = 0; h < kv.shape[3]; h++) rows(kv[layer][0][page][h][row]), rows(kv[layer][1][page][h][row]);
+        }
       }
     }
   }
