@@ -21,13 +21,16 @@ namespace deltaring {
 
 // Names and meanings follow SGLang's flags; the CLI has the same names.
 struct EngineOptions {
-  std::string model;                           // Hugging Face folder
-  std::string backend = "cpu";                 // cpu | reference (double precision, slow)
-  int threads = 0;                             // 0 = one per core
-  std::string speculative_algorithm = "none";  // none | ngram | eagle (the checkpoint's MTP head)
-  int64_t speculative_num_draft_tokens = 4;    // T: tokens a verify step, anchor included; vLLM's count is T-1
-  std::string state_rollback = "replay";       // replay | snapshot (a whole state per window token: the baseline)
-  int64_t linear_replayssm_cache_len = 0;      // R: ring rows, a power of two >= 16; 0 = the fewest that serve
+  std::string model;            // Hugging Face folder
+  std::string backend = "cpu";  // cpu | reference (double precision, slow)
+  int threads = 0;              // 0 = one per core
+  // none | ngram | eagle (the checkpoint's MTP head) | dflash | dflash2 | dspark (the drafter's folder says which)
+  std::string speculative_algorithm = "none";
+  std::string speculative_draft_model_path;  // folder of a block drafter; it drafts unless another algorithm is named
+  // T: tokens a verify step, anchor included; vLLM's count is T-1. 0 = the block of a block drafter, 4 for the others.
+  int64_t speculative_num_draft_tokens = 0;
+  std::string state_rollback = "replay";   // replay | snapshot (a whole state per window token: the baseline)
+  int64_t linear_replayssm_cache_len = 0;  // R: ring rows, a power of two >= 16; 0 = the fewest that serve
   std::string linear_replayssm_record_dtype = "float32";  // k and v in the ring: float32 | bfloat16 | float16
   int64_t fold_grain = 8;                                 // F: checkpoints stand on multiples of 8 or 16 tokens
   std::string fold_policy = "grid";                       // grid | every

@@ -120,7 +120,7 @@ bool same_output(const GenerateResult& a, const GenerateResult& b) {
 
 // Drafts that are drawn from a law bring coins of their own; everything else must come out the same.
 bool may_differ(const EngineInfo& info, const GenerateOptions& options) {
-  return options.temperature > 0 && info.drafter == "eagle" && info.T > 1;
+  return options.temperature > 0 && info.drafter != "none" && info.drafter != "ngram" && info.T > 1;
 }
 
 void print_state(const EngineInfo& info) {
@@ -159,9 +159,10 @@ void print_summary(const EngineInfo& info, const GenerateOptions& options, const
   if (!plain) return;
   fmt::print(stderr, "without speculation {:.1f} tok/s: speculation is {:.2f}x, {}\n", decode_rate(*plain),
              rate(decode_rate(r), decode_rate(*plain)),
-             same_output(r, *plain)      ? "the same tokens and logits, bit for bit"
-             : may_differ(info, options) ? "sampled with drafts from the head's own coins: the same law, other tokens"
-                                         : "other output");
+             same_output(r, *plain) ? "the same tokens and logits, bit for bit"
+             : may_differ(info, options)
+                 ? "sampled with drafts from the drafter's own coins: the same law, other tokens"
+                 : "other output");
 }
 
 json to_json(const EngineInfo& info, const GenerateResult& r, const std::optional<GenerateResult>& plain) {

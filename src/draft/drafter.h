@@ -16,6 +16,7 @@ struct DraftContext {
   Rows rows;
   const int32_t* next;  // [tokens] id of the token behind each position; behind the last one stands the anchor
   View<2> hidden;       // [tokens, H] f32 target hidden after the final norm
+  View<2> taps;         // [tokens, n H] f32 residual stream behind the n layers of Drafter::taps, side by side
 };
 
 // One request that wants drafts.
@@ -31,12 +32,17 @@ struct DraftRequest {
 struct Proposal {
   std::vector<int32_t> tokens;  // [m]
   std::vector<float> q;         // [m, vocab] the law each token was drawn from, or empty: point masses
+  // [m] or empty: the drafter's own estimate that a draft is kept when those before it are. It is a function of those
+  // before it alone, so a window cut where the product falls short of a bound keeps the target's law.
+  std::vector<float> confidence;
 };
 
 class Drafter {
  public:
   virtual ~Drafter() = default;
   virtual const char* name() const = 0;
+  // Target layers whose output the context shall hold, -1 = the embedding. Always the same.
+  virtual std::span<const int64_t> taps() const { return {}; }
   virtual void reset(int32_t /*seat*/) {}                  // the seat starts a new request
   virtual void extend(const DraftContext& /*context*/) {}  // tokens became final
   virtual void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) = 0;

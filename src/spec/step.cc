@@ -35,12 +35,12 @@ struct SpecStepper::Window {
   }
 };
 
-ScratchList<SpecStepper> SpecStepper::scratch(const ModelConfig& config, int64_t max_tokens, int64_t window) {
+ScratchList<SpecStepper> SpecStepper::scratch(const ModelConfig& config, int64_t max_tokens, int64_t window,
+                                              int64_t taps) {
   const int64_t H = config.hidden_size, vocab = config.vocab_size;
-  return {{&SpecStepper::hidden_, max_tokens, H},
-          {&SpecStepper::committed_, window, H},
-          {&SpecStepper::logits_, window, vocab},
-          {&SpecStepper::law_, window, vocab}};
+  return {{&SpecStepper::hidden_, max_tokens, H}, {&SpecStepper::taps_, max_tokens, taps * H},
+          {&SpecStepper::committed_, window, H},  {&SpecStepper::committed_taps_, window, taps * H},
+          {&SpecStepper::logits_, window, vocab}, {&SpecStepper::law_, window, vocab}};
 }
 
 SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, int64_t prefill_chunk,
@@ -50,7 +50,8 @@ SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, 
   check(prefill_chunk >= 64 && prefill_chunk % 64 == 0 && prefill_chunk <= max_tokens,
         "--chunked-prefill-size {}: a multiple of 64, at most {}; 256 works", prefill_chunk, max_tokens);
   check(window <= max_tokens, "a step of {} tokens exceeds the scratch for {}", window, max_tokens);
-  arena_ = allocate_scratch(*this, scratch(model.config(), max_tokens, window),
+  const int64_t taps = drafter ? static_cast<int64_t>(drafter->taps().size()) : 0;
+  arena_ = allocate_scratch(*this, scratch(model.config(), max_tokens, window, taps),
                             "hidden states and logits of a step, --chunked-prefill-size");
   reset_stats();
 }
@@ -69,6 +70,10 @@ void SpecStepper::check_owned(const Sequence& s) const {
 int64_t SpecStepper::due(Cursor cursor) const {
   if (pool_.options().rollback == StateRollback::snapshot) return cursor.pos;  // the pool moves it along
   return plan_fold(cursor, pool_.options().ring.F, pool_.options().ring.policy);
+}
+
+Taps SpecStepper::taps(int64_t tokens) const {
+  return {.layers = drafter_ ? drafter_->taps() : std::span<const int64_t>(), .out = taps_.rows(0, tokens)};
 }
 
 int32_t SpecStepper::first_token(const Sequence& s, View<2> hidden) {
@@ -104,11 +109,16 @@ void SpecStepper::prefill(Sequence& s) {
     window.ids.assign(s.tokens.begin() + cursor.pos, s.tokens.begin() + cut);
     window.close();
     const View<2> hidden = hidden_.rows(0, window.tokens());
-    model_.forward(window.rows(), window.ids.data(), true, pool_, hidden);
+    model_.forward(window.rows(), window.ids.data(), true, pool_, hidden, taps(window.tokens()));
     const int32_t token = cut == end ? first_token(s, hidden.rows(hidden.shape[0] - 1, 1)) : -1;
     if (cut == end && token < 0) return;
     if (cut == end) s.tokens.push_back(token), s.emitted = 1;
-    if (drafter_) drafter_->extend({.rows = window.rows(), .next = s.tokens.data() + cursor.pos + 1, .hidden = hidden});
+    if (drafter_) {
+      drafter_->extend({.rows = window.rows(),
+                        .next = s.tokens.data() + cursor.pos + 1,
+                        .hidden = hidden,
+                        .taps = taps_.rows(0, window.tokens())});
+    }
     pool_.commit(s.seat, window.fold_to[0], window.tokens());
   }
   s.failed = false;
@@ -128,12 +138,15 @@ void SpecStepper::propose(std::span<Sequence* const> sequences) {
   }
   drafter_->propose(requests, proposals_);
   for (size_t b = 0; b < proposals_.size(); b++) {
-    const auto& [tokens, q] = proposals_[b];
+    const auto& [tokens, q, confidence] = proposals_[b];
     check(tokens.size() <= static_cast<size_t>(requests[b].drafts),
           "drafter {} gave {} drafts, at most {} were asked for", drafter_->name(), tokens.size(), requests[b].drafts);
     check(q.empty() || q.size() == tokens.size() * static_cast<size_t>(law_.shape[1]),
           "drafter {} gave {} probabilities for {} drafts, want [m, vocab] = {} or none", drafter_->name(), q.size(),
           tokens.size(), tokens.size() * static_cast<size_t>(law_.shape[1]));
+    check(confidence.empty() || confidence.size() == tokens.size(),
+          "drafter {} gave {} confidences for {} drafts, want one each or none", drafter_->name(), confidence.size(),
+          tokens.size());
     for (const int32_t id : tokens) {
       check(id >= 0 && id < valid_ids_, "drafter {} drafted token {}, ids are [0, {})", drafter_->name(), id,
             valid_ids_);
@@ -195,12 +208,16 @@ void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Win
     kept.add(s.seat, {.folded = 0, .pos = window.first[b]}, 0);
     for (int32_t i = 0; i <= accepted_[b]; i++) {
       std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(kept.ids.size()));
+      std::copy_n(taps_.f32(window.start[b] + i), taps_.shape[1], committed_taps_.f32(kept.ids.size()));
       kept.ids.push_back(s.tokens[window.first[b] + i + 1]);
     }
     kept.close();
   }
   if (kept.ids.empty()) return;
-  drafter_->extend({.rows = kept.rows(), .next = kept.ids.data(), .hidden = committed_.rows(0, kept.tokens())});
+  drafter_->extend({.rows = kept.rows(),
+                    .next = kept.ids.data(),
+                    .hidden = committed_.rows(0, kept.tokens()),
+                    .taps = committed_taps_.rows(0, kept.tokens())});
 }
 
 void SpecStepper::step(std::span<Sequence* const> sequences) {
@@ -221,7 +238,7 @@ void SpecStepper::step(std::span<Sequence* const> sequences) {
   for (Sequence* s : sequences) s->failed = true;  // unless the step comes through
   logit_rows_ = window.tokens();
   const View<2> hidden = hidden_.rows(0, window.tokens());
-  model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);
+  model_.forward(window.rows(), window.ids.data(), false, pool_, hidden, taps(window.tokens()));
   model_.logits(hidden, logits());
   accept(sequences, window);
   commit(window);

@@ -39,8 +39,9 @@ struct SpecStats {
 
 class SpecStepper {
  public:
-  // What a stepper allocates: for prefills of up to max_tokens tokens, for steps of up to `window` = seats * T.
-  static ScratchList<SpecStepper> scratch(const ModelConfig& config, int64_t max_tokens, int64_t window);
+  // What a stepper allocates: for prefills of up to max_tokens tokens, for steps of up to `window` = seats * T, for a
+  // drafter with so many taps.
+  static ScratchList<SpecStepper> scratch(const ModelConfig& config, int64_t max_tokens, int64_t window, int64_t taps);
 
   // drafter may be null: plain decoding. prefill_chunk: tokens of a prefill call, a multiple of 64 (and so of F), at
   // most the model's max_tokens. valid_ids: ids at and above are padding rows of the head. All referees outlive the
@@ -72,15 +73,17 @@ class SpecStepper {
   void commit(const Window& window);
   void extend_drafter(std::span<Sequence* const> sequences, const Window& window);
   int32_t first_token(const Sequence& sequence, View<2> hidden);
+  Taps taps(int64_t tokens) const;
 
   HybridModel& model_;
   StatePool& pool_;
   Drafter* drafter_;
   const int64_t prefill_chunk_, valid_ids_;
   Arena arena_;
-  View<2> hidden_;        // [max_tokens, H]
-  View<2> committed_;     // [seats * T, H] rows of hidden_ that stay, packed
-  View<2> logits_, law_;  // [seats * T, vocab]
+  View<2> hidden_;                      // [max_tokens, H]
+  View<2> taps_;                        // [max_tokens, n H]
+  View<2> committed_, committed_taps_;  // [seats * T, ..] rows of hidden_ and taps_ that stay, packed
+  View<2> logits_, law_;                // [seats * T, vocab]
   int64_t logit_rows_ = 0;
   std::vector<Proposal> proposals_;
   std::vector<int32_t> accepted_;  // [rows] a of the running step
