@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "support/block_drafters.h"
 
@@ -205,6 +206,31 @@ TEST(BlockConfig, DraftersOfAnotherTargetAreRefused) {
   BlockConfig last = parse(config);
   EXPECT_THAT(refusal([&] { fit_to_target(last, golden_target_config()); }, ErrorKind::unsupported),
               testing::HasSubstr("taps target layer 5, possible are -1 to 4"));
+}
+
+// Whatever the text is, it is refused with Error or gives a config that can be used.
+TEST(BlockConfig, DamagedTextIsRefusedOrUsable) {
+  std::mt19937_64 random(11);
+  const char* pieces[] = {"0",  "-1", "1", "9223372036854775807", "1e308", "0.5", "null", "true", "\"\"",
+                          "[]", "{}", ","};
+  int64_t usable = 0;
+  for (const char* name : kGoldenDrafters) {
+    const std::string good = golden_config(name).dump();
+    for (int i = 0; i < 300; i++) {
+      std::string text = good;
+      const size_t at = random() % text.size(), length = 1 + random() % 8;
+      text.replace(at, length, random() % 2 ? pieces[random() % std::size(pieces)] : "");
+      try {
+        BlockConfig c = parse_block_config(text, "damaged");
+        fit_to_target(c, golden_target_config());
+        EXPECT_GE(expected_tensors(c).size(), c.layers.size() * 11 + 3);
+        EXPECT_TRUE(c.drafts() >= 1 && c.mask_token_id < c.vocab_size) << text;
+        usable++;
+      } catch (const Error&) {
+      }
+    }
+  }
+  EXPECT_GT(usable, 10);
 }
 
 // A source with some tensors taken away, added or changed.
