@@ -10,6 +10,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,13 +25,18 @@ struct EngineOptions {
   std::string model;            // Hugging Face folder
   std::string backend = "cpu";  // cpu | reference (double precision, slow)
   int threads = 0;              // 0 = one per core
-  // none | ngram | eagle (the checkpoint's MTP head) | dflash | dflash2 | dspark (the drafter's folder says which)
+  // none | ngram | suffix | eagle (the checkpoint's MTP head) | dflash | dflash2 | dspark (a drafter's folder says
+  // which)
   std::string speculative_algorithm = "none";
   std::string speculative_draft_model_path;  // folder of a block drafter; it drafts unless another algorithm is named
   // T: tokens a verify step, anchor included; vLLM's count is T-1. 0 = the block of a block drafter, 4 for the others.
   int64_t speculative_num_draft_tokens = 0;
-  std::string state_rollback = "replay";   // replay | snapshot (a whole state per window token: the baseline)
-  int64_t linear_replayssm_cache_len = 0;  // R: ring rows, a power of two >= 16; 0 = the fewest that serve
+  std::string ragged_verify_mode = "static";      // static | cap-accept | compact: what becomes of unlikely drafts
+  std::string speculative_dspark_sps_table_path;  // JSON, cost of a step by tokens; empty = measured at the start
+  bool speculative_adaptive = false;              // T follows acceptance and the measured cost of a step
+  double simulate_acceptance_length = 0;          // for benches: tokens every step emits, right or wrong; 0 = off
+  std::string state_rollback = "replay";          // replay | snapshot (a whole state per window token: the baseline)
+  int64_t linear_replayssm_cache_len = 0;         // R: ring rows, a power of two >= 16; 0 = the fewest that serve
   std::string linear_replayssm_record_dtype = "float32";  // k and v in the ring: float32 | bfloat16 | float16
   int64_t fold_grain = 8;                                 // F: checkpoints stand on multiples of 8 or 16 tokens
   std::string fold_policy = "grid";                       // grid | every
@@ -49,10 +55,14 @@ struct Message {
 
 // The defaults are greedy; EngineInfo has the model's own sampling defaults, which the CLI takes.
 struct GenerateOptions {
-  float temperature = 0;  // 0 = greedy
-  int32_t top_k = 0;      // 0 = off
-  float top_p = 1;        // 1 = off
-  float min_p = 0;        // 0 = off
+  float temperature = 0;                // 0 = greedy
+  int32_t top_k = 0;                    // 0 = off
+  float top_p = 1;                      // 1 = off
+  float min_p = 0;                      // 0 = off
+  float repetition_penalty = 1;         // 1 = off; ids of prompt and output
+  float presence_penalty = 0;           // 0 = off, [-2, 2]; ids of the output
+  float frequency_penalty = 0;          // 0 = off, [-2, 2]; the same, once each time
+  std::map<int32_t, float> logit_bias;  // by token id, [-100, 100], added behind the penalties
   uint64_t seed = 0;
   int64_t max_tokens = 256;
   bool ignore_eos = false;
@@ -60,6 +70,13 @@ struct GenerateOptions {
   std::vector<int32_t> stop_token_ids;
   bool speculate = true;       // false: plain decoding; greedy or drafted by ngram, the same tokens
   bool logits_digest = false;  // fill GenerateResult::logits_digest
+  bool logprobs = false;       // fill GenerateResult::logprobs and top_logprobs
+  int32_t top_logprobs = 0;    // so many of the likeliest tokens at each place
+};
+
+struct TokenLogprob {
+  int32_t token;
+  float logprob;
 };
 
 enum class FinishReason { stop_token, stop_string, length, context, cancelled };
@@ -76,7 +93,11 @@ struct GenerateResult {
   int64_t drafted = 0, accepted = 0;
   std::vector<int64_t> drafted_at, accepted_at;  // [T-1] by draft position
   int64_t folds = 0;                             // steps that moved the checkpoint
-  uint64_t logits_digest = 0;                    // hash of the bits of the logits behind every emitted token
+  // Natural logarithms of the model's own law, at temperature 1 and before penalties, bias and filters; one entry a
+  // token.
+  std::vector<float> logprobs;
+  std::vector<std::vector<TokenLogprob>> top_logprobs;  // likeliest first
+  uint64_t logits_digest = 0;                           // hash of the bits of the logits behind every emitted token
 };
 
 // What is loaded and what a request costs. Bytes.
@@ -85,6 +106,7 @@ struct EngineInfo {
   int threads = 0;
   int64_t vocabulary = 0, parameters = 0, weight_bytes = 0;
   int64_t T = 0, R = 0, F = 0, context_length = 0;
+  std::string ragged_verify_mode;                                  // static | cap-accept | compact
   std::string state_rollback;                                      // replay | snapshot
   int64_t checkpoint_bytes = 0, record_bytes = 0, conv_bytes = 0;  // a request
   int64_t snapshot_bytes = 0;  // all state of a request under state_rollback = snapshot, to compare with

@@ -20,8 +20,9 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, st
 
 // What a coin decides. Acceptance keeps the target's law only if the three are independent: given that u * q(d) >= p(d)
 // the accept coin is no longer uniform, and given d neither is the draft coin that chose it, so neither may choose
-// again. One of each per position is enough. A draft behind a rejected one is drawn anew later, with the same draft
-// coin; nothing that was emitted in between depends on that coin.
+// again. One accept and one residual coin per position are enough. Draft coins are another step's with every step: a
+// draft behind a rejected one is drawn anew, and what a scheduler learnt from the first draw must say nothing about the
+// second.
 enum class Coin : uint32_t {
   draft,     // draws the drafter's token from q
   accept,    // keeps or rejects it
@@ -36,6 +37,14 @@ constexpr double uniform(uint64_t seed, int64_t position, Coin coin) {
       philox4x32({static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), static_cast<uint32_t>(coin), 0},
                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return static_cast<double>((uint64_t{bits[0]} << 32 | bits[1]) >> 11) * 0x1p-53;
+}
+
+// The seed of the draft coins of the step whose anchor stands at a position.
+constexpr uint64_t step_seed(uint64_t seed, int64_t anchor) {
+  const auto place = static_cast<uint64_t>(anchor);
+  const auto bits = philox4x32({static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), 0, 1},
+                               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return uint64_t{bits[0]} << 32 | bits[1];
 }
 
 }  // namespace deltaring

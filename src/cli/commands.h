@@ -3,8 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <limits>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "deltaring/engine.h"
 
@@ -16,17 +18,32 @@ void add_generate(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
+void add_bench_spec(CLI::App& app, int& exit_code);
 
 // The flags that describe an engine: its model and state, how it speculates, how it runs.
 void add_state_flags(CLI::App& command, EngineOptions& options);
-void add_speculation_flags(CLI::App& command, EngineOptions& options);
+void add_speculation_flags(CLI::App& command, EngineOptions& options);  // add_window_flags among them
+void add_window_flags(CLI::App& command, EngineOptions& options);
 void add_prefill_flags(CLI::App& command, EngineOptions& options);
 void add_run_flags(CLI::App& command, EngineOptions& options);  // add_prefill_flags among them
 
+// How tokens are drawn and when they end; what is not given comes from the model.
+struct SamplingFlags {
+  GenerateOptions options;
+  std::optional<float> temperature, top_p;
+  std::optional<int32_t> top_k;
+  std::vector<std::string> logit_bias;  // ID=BIAS
+
+  // Throws Error naming --logit-bias for words that are no such pair.
+  GenerateOptions resolved(const EngineInfo& info) const;
+};
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+
 // An option for a whole number that must be given as one and fit T: CLI11 alone takes "-1" for an unsigned and cuts
 // what is too large.
-template <class T>
-CLI::Option* add_integer(CLI::App& command, const std::string& name, T& value, const std::string& description) {
+template <class Value>
+CLI::Option* add_integer(CLI::App& command, const std::string& name, Value& value, const std::string& description) {
+  using T = typename decltype(std::optional(value))::value_type;  // of an optional, or the number itself
   const auto whole = [](const std::string& text) {
     T parsed;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -40,17 +41,33 @@ void add_state_flags(CLI::App& command, EngineOptions& o) {
 void add_speculation_flags(CLI::App& command, EngineOptions& o) {
   command
       .add_option("--speculative-algorithm", o.speculative_algorithm,
-                  "none, ngram (prompt lookup), eagle (the model's MTP head), or what the drafter's folder holds: "
-                  "dflash, dflash2, dspark")
+                  "none, ngram (prompt lookup), suffix (suffix decoding), eagle (the model's MTP head), or what the "
+                  "drafter's folder holds: dflash, dflash2, dspark")
       ->capture_default_str();
   command.add_option("--speculative-draft-model-path,--drafter", o.speculative_draft_model_path,
                      "folder of a DFlash, DFlash 2 or DSpark drafter for the model");
+  add_window_flags(command, o);
+}
+
+void add_window_flags(CLI::App& command, EngineOptions& o) {
   add_integer(command, "--speculative-num-draft-tokens", o.speculative_num_draft_tokens,
               "T: tokens a verify step, the anchor included (T-1 drafts); 0 = the drafter's block, or 4")
       ->capture_default_str();
   add_integer(command, "--linear-replayssm-cache-len", o.linear_replayssm_cache_len,
               "R: ring rows a request, a power of two >= 16; 0 = the fewest that serve")
       ->capture_default_str();
+  command
+      .add_option(
+          "--ragged-verify-mode", o.ragged_verify_mode,
+          "static (all drafts are verified), cap-accept (all, but unlikely ones never stay) or compact (unlikely "
+          "ones are left out; rows of different length); the last two need a drafter with confidence: suffix")
+      ->capture_default_str();
+  command.add_option("--speculative-dspark-sps-table-path", o.speculative_dspark_sps_table_path,
+                     "JSON with sample_batch_tokens and sample_steps_per_sec: the cost of a step, for the last two and "
+                     "--speculative-adaptive; default: measured at the start");
+  command.add_flag("--speculative-adaptive", o.speculative_adaptive,
+                   "draft as far as acceptance and the measured cost of a step make it pay, at most T-1; then sampled "
+                   "output with drawn drafts depends on times");
 }
 
 void add_prefill_flags(CLI::App& command, EngineOptions& o) {
@@ -62,6 +79,63 @@ void add_run_flags(CLI::App& command, EngineOptions& o) {
   command.add_option("--backend", o.backend, "cpu, or reference (double precision, slow)")->capture_default_str();
   add_integer(command, "--threads", o.threads, "threads; 0 = one per core")->capture_default_str();
   add_prefill_flags(command, o);
+}
+
+namespace {
+
+std::map<int32_t, float> parse_bias(const std::vector<std::string>& words) {
+  std::map<int32_t, float> bias;
+  for (const std::string& word : words) {
+    int32_t id = 0;
+    float value = 0;
+    const char* const end = word.data() + word.size();
+    const auto [equals, bad_id] = std::from_chars(word.data(), end, id);
+    const bool has_value = bad_id == std::errc() && equals != end && *equals == '=';
+    const auto [rest, bad_value] = std::from_chars(has_value ? equals + 1 : end, end, value);
+    check(has_value && bad_value == std::errc() && rest == end, "--logit-bias {}: a token id and a bias; 42=-100 works",
+          word);
+    bias[id] = value;
+  }
+  return bias;
+}
+
+}  // namespace
+
+GenerateOptions SamplingFlags::resolved(const EngineInfo& info) const {
+  GenerateOptions o = options;
+  o.temperature = temperature.value_or(info.temperature);
+  o.top_k = top_k.value_or(info.top_k);
+  o.top_p = top_p.value_or(info.top_p);
+  o.logit_bias = parse_bias(logit_bias);
+  return o;
+}
+
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
+  GenerateOptions& o = flags.options;
+  add_integer(command, "--max-tokens,-n", o.max_tokens, "tokens to generate at most")->capture_default_str();
+  command.add_option("--temperature", flags.temperature, "0 = greedy; default: the model's generation_config.json");
+  add_integer(command, "--top-k", flags.top_k, "the k most likely tokens; 0 = off; default: the model's");
+  command.add_option("--top-p", flags.top_p,
+                     "the most likely tokens of that mass, (0, 1]; 1 = off; default: the model's");
+  command.add_option("--min-p", o.min_p, "tokens at least that many times as likely as the first; 0 = off")
+      ->capture_default_str();
+  command
+      .add_option("--repetition-penalty", o.repetition_penalty,
+                  "divides what speaks for tokens of prompt and output; 1 = off")
+      ->capture_default_str();
+  command
+      .add_option("--presence-penalty", o.presence_penalty,
+                  "taken off the logits of tokens in the output, -2 to 2; 0 = off")
+      ->capture_default_str();
+  command
+      .add_option("--frequency-penalty", o.frequency_penalty,
+                  "the same, once for each time they stand there, -2 to 2; 0 = off")
+      ->capture_default_str();
+  command.add_option("--logit-bias", flags.logit_bias, "ID=BIAS: added to the logit of a token; may be repeated")
+      ->allow_extra_args(false);
+  add_integer(command, "--seed", o.seed, "of all random choices: the same seed gives the same output")
+      ->capture_default_str();
+  command.add_flag("--ignore-eos", o.ignore_eos, "do not stop at the model's end tokens");
 }
 
 void flush_output() {

@@ -29,10 +29,8 @@ struct Flags {
   EngineOptions engine;
   std::optional<std::string> prompt, prompt_file, system;
   bool chat = false, json = false, compare = false, quiet = false;
-  std::optional<float> temperature, top_p;
-  int32_t top_k = 0;
-  const CLI::Option* top_k_option = nullptr;
-  GenerateOptions generate;
+  SamplingFlags sampling;
+  const CLI::Option* logprobs = nullptr;
 };
 
 const char* name_of(FinishReason reason) {
@@ -100,9 +98,11 @@ GenerateResult run(Engine& engine, const Flags& flags, const std::string& prompt
 }
 
 void print_header(const EngineInfo& info, const Flags& flags, const GenerateOptions& o) {
-  const std::string drafts = info.drafter == "none"
-                                 ? "no speculation"
-                                 : fmt::format("{}, T={} (anchor + {} drafts)", info.drafter, info.T, info.T - 1);
+  const std::string mode = flags.engine.ragged_verify_mode == "static" ? "" : ", " + flags.engine.ragged_verify_mode;
+  const std::string adaptive = flags.engine.speculative_adaptive ? " at most" : "";
+  const std::string drafts = info.drafter == "none" ? "no speculation"
+                                                    : fmt::format("{}, T={} (anchor + {} drafts{}{})", info.drafter,
+                                                                  info.T, info.T - 1, adaptive, mode);
   const std::string sampling = o.temperature == 0
                                    ? "greedy"
                                    : fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}",
@@ -120,7 +120,8 @@ bool same_output(const GenerateResult& a, const GenerateResult& b) {
 
 // Drafts that are drawn from a law bring coins of their own; everything else must come out the same.
 bool may_differ(const EngineInfo& info, const GenerateOptions& options) {
-  return options.temperature > 0 && info.drafter != "none" && info.drafter != "ngram" && info.T > 1;
+  const bool point_masses = info.drafter == "ngram" || info.drafter == "suffix";
+  return options.temperature > 0 && !point_masses && info.T > 1;
 }
 
 void print_state(const EngineInfo& info) {
@@ -192,6 +193,13 @@ json to_json(const EngineInfo& info, const GenerateResult& r, const std::optiona
               {"conv_bytes", info.conv_bytes},
               {"snapshot_bytes", info.snapshot_bytes},
               {"kv_bytes_per_token", info.kv_bytes_per_token}};
+  if (!r.logprobs.empty()) {
+    out["logprobs"] = r.logprobs;
+    for (const std::vector<TokenLogprob>& place : r.top_logprobs) {
+      json& top = out["top_logprobs"].emplace_back(json::array());
+      for (const TokenLogprob& t : place) top.push_back({{"token", t.token}, {"logprob", t.logprob}});
+    }
+  }
   if (plain) {
     out["plain_decode_tokens_per_second"] = decode_rate(*plain);
     out["speedup"] = rate(decode_rate(r), decode_rate(*plain));
@@ -204,11 +212,9 @@ int generate(Flags& flags) {
   const std::string prompt = read_prompt(flags);
   if (!flags.json && !flags.quiet) report_loading(flags.engine);
   Engine engine(flags.engine);
-  GenerateOptions& options = flags.generate;
-  options.temperature = flags.temperature.value_or(engine.info().temperature);
-  options.top_k = flags.top_k_option->count() ? flags.top_k : engine.info().top_k;
-  options.top_p = flags.top_p.value_or(engine.info().top_p);
+  GenerateOptions options = flags.sampling.resolved(engine.info());
   options.logits_digest = flags.compare;
+  options.logprobs = flags.logprobs->count() > 0;
   const bool chatty = !flags.json && !flags.quiet;
   std::signal(SIGINT, [](int) { interrupted = true; });
   std::function<void()> header;
@@ -248,21 +254,11 @@ void add_generate(CLI::App& app, int& exit_code) {
   CLI::Option* chat =
       command->add_flag("--chat", flags->chat, "send the prompt as a user turn in the model's chat format");
   command->add_option("--system", flags->system, "system turn before it")->needs(chat);
-  add_integer(*command, "--max-tokens,-n", flags->generate.max_tokens, "tokens to generate at most")
-      ->capture_default_str();
-  command->add_option("--temperature", flags->temperature, "0 = greedy; default: the model's generation_config.json");
-  flags->top_k_option =
-      add_integer(*command, "--top-k", flags->top_k, "the k most likely tokens; 0 = off; default: the model's");
-  command->add_option("--top-p", flags->top_p,
-                      "the most likely tokens of that mass, (0, 1]; 1 = off; default: the model's");
-  command
-      ->add_option("--min-p", flags->generate.min_p, "tokens at least that many times as likely as the first; 0 = off")
-      ->capture_default_str();
-  add_integer(*command, "--seed", flags->generate.seed, "of all random choices: the same seed gives the same output")
-      ->capture_default_str();
-  command->add_option("--stop", flags->generate.stop, "text that ends the output; may be repeated")
+  add_sampling_flags(*command, flags->sampling);
+  command->add_option("--stop", flags->sampling.options.stop, "text that ends the output; may be repeated")
       ->allow_extra_args(false);
-  command->add_flag("--ignore-eos", flags->generate.ignore_eos, "do not stop at the model's end tokens");
+  flags->logprobs = add_integer(*command, "--logprobs", flags->sampling.options.top_logprobs,
+                                "with --json: the log-probability of every token, and of the N likeliest at its place");
   command->add_flag("--compare", flags->compare,
                     "decode once more without speculation; print speed and whether the output is the same");
   command->add_flag("--json", flags->json, "print one JSON object instead of text and summary");

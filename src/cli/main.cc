@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
   deltaring::cli::add_inspect(app, exit_code);
   deltaring::cli::add_plan(app, exit_code);
   deltaring::cli::add_doctor(app, exit_code);
+  deltaring::cli::add_bench_spec(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version

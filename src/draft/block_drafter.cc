@@ -90,9 +90,8 @@ void BlockDrafter::draw(const Predictions& p, int64_t position, std::span<const 
     const int64_t place = static_cast<int64_t>(request.tokens.size()) + position;
     const int32_t id = sample(law_.f32(), law_.shape[1], uniform(request.seed, place, Coin::draft));
     proposal.tokens.push_back(target_id(id));
-    const size_t at = proposal.q.size();
-    proposal.q.resize(at + static_cast<size_t>(weights_.config.vocab_size));
-    for (int64_t v = 0; v < law_.shape[1]; v++) proposal.q[at + target_id(static_cast<int32_t>(v))] += *law_.f32(0, v);
+    proposal.q.insert(proposal.q.end(), law_.f32(), law_.f32() + law_.shape[1]);
+    proposal.q_ids.insert(proposal.q_ids.end(), weights_.target_ids.begin(), weights_.target_ids.end());
   }
 }
 

@@ -184,6 +184,7 @@ class Binder {
       problems_.push_back(fmt::format("{} is not of element type I64", name));
       return;
     }
+    std::vector<bool> seen(static_cast<size_t>(config_.vocab_size));
     for (int64_t i = 0; i < tensor.shape[0]; i++) {
       int64_t offset, id;
       std::memcpy(&offset, static_cast<const char*>(tensor.data) + i * 8, sizeof offset);
@@ -192,6 +193,11 @@ class Binder {
             fmt::format("{}[{}] is {}, which leads out of the target's {} ids", name, i, offset, config_.vocab_size));
         return;
       }
+      if (seen[static_cast<size_t>(id)]) {
+        problems_.push_back(fmt::format("{}[{}] leads to the target's id {}, as another does", name, i, id));
+        return;
+      }
+      seen[static_cast<size_t>(id)] = true;
       target_ids.push_back(static_cast<int32_t>(id));
     }
   }

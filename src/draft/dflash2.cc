@@ -11,13 +11,15 @@ namespace deltaring {
 
 namespace {
 
-// The ids of the `count` largest numbers of z [valid], largest first, of equal ones the lowest id first; NaN is none.
+// The ids of the `count` largest numbers of z [valid], largest first, of equal ones the lowest id first; NaN counts as
+// less than any number. Fewer when valid is less.
 std::vector<int32_t> largest(const float* z, int64_t valid, size_t count) {
+  const auto key = [z](int64_t id) { return std::isnan(z[id]) ? -INFINITY : z[id]; };
   std::vector<int32_t> best;
   for (int64_t id = 0; id < valid; id++) {
-    if (std::isnan(z[id]) || (best.size() == count && !(z[id] > z[best.back()]))) continue;
+    if (best.size() == count && !(key(id) > key(best.back()))) continue;
     if (best.size() == count) best.pop_back();
-    const auto at = std::find_if(best.begin(), best.end(), [&](int32_t other) { return z[id] > z[other]; });
+    const auto at = std::find_if(best.begin(), best.end(), [&](int32_t other) { return key(id) > key(other); });
     best.insert(at, static_cast<int32_t>(id));
   }
   return best;
@@ -55,10 +57,9 @@ void DFlash2Drafter::select(const DraftRequest& request, const std::vector<int32
   const int64_t place = static_cast<int64_t>(request.tokens.size() + proposal.tokens.size());
   const int32_t drawn =
       std::max(0, sample(law.data(), static_cast<int64_t>(law.size()), uniform(request.seed, place, Coin::draft)));
-  const size_t row = proposal.tokens.size() * static_cast<size_t>(weights_.config.vocab_size);
   proposal.tokens.push_back(candidates[drawn]);
-  proposal.q.resize(row + static_cast<size_t>(weights_.config.vocab_size));
-  for (size_t i = 0; i < law.size(); i++) proposal.q[row + candidates[i]] = law[i];
+  proposal.q.insert(proposal.q.end(), law.begin(), law.end());
+  proposal.q_ids.insert(proposal.q_ids.end(), candidates.begin(), candidates.end());
 }
 
 void DFlash2Drafter::choose(const Predictions& p, std::span<const DraftRequest> requests,
@@ -77,9 +78,8 @@ void DFlash2Drafter::choose(const Predictions& p, std::span<const DraftRequest> 
     decoder.ops().embedding({.ids = predecessor.data(), .table = w.predecessor_codebook, .out = before},
                             decoder.stream());
     for (int64_t i = 0; i < z.shape[0]; i++) {
-      std::vector<int32_t> candidates =
+      const std::vector<int32_t> candidates =
           largest(z.f32(i), valid_ids_, static_cast<size_t>(weights_.config.selector_top_k));
-      if (candidates.empty()) candidates = {0};  // no number in the row: whatever is drafted is rejected
       const View<2> behind = behind_.rows(0, static_cast<int64_t>(candidates.size()));
       decoder.ops().embedding({.ids = candidates.data(), .table = w.successor_codebook, .out = behind},
                               decoder.stream());

@@ -25,22 +25,37 @@ struct DraftRequest {
   int32_t drafts;                   // at most so many, >= 0
   std::span<const int32_t> tokens;  // prompt and output, the anchor last; the anchor's position is tokens.size() - 1
   SamplingParams sampling;
-  uint64_t seed;  // of the request's coins, base/rng.h
+  uint64_t seed;  // of this step's draft coins, base/rng.h
 };
 
 // m <= drafts tokens for the positions behind the anchor; m may be 0.
 struct Proposal {
   std::vector<int32_t> tokens;  // [m]
-  std::vector<float> q;         // [m, vocab] the law each token was drawn from, or empty: point masses
-  // [m] or empty: the drafter's own estimate that a draft is kept when those before it are. It is a function of those
-  // before it alone, so a window cut where the product falls short of a bound keeps the target's law.
+  // [m, width] the law each token was drawn from with Coin::draft, or empty: point masses, for drafts no coin chose.
+  // Column c of draft i stands for id q_ids[i, c], none twice; without q_ids width = vocab and for id c.
+  std::vector<float> q;
+  std::vector<int32_t> q_ids;
+  // [m] or empty: chance in [0, 1] that the target keeps draft i if it keeps those before it. Of a drawn draft it may
+  // depend on the drafts before it, never on the draft itself: windows are cut by it, and must not favour what was
+  // drawn.
   std::vector<float> confidence;
+
+  // Keeps the first `drafts` drafts.
+  void shorten(size_t drafts) {
+    if (drafts >= tokens.size()) return;
+    const size_t width = q.size() / tokens.size();
+    tokens.resize(drafts);
+    q.resize(drafts * width);
+    if (!q_ids.empty()) q_ids.resize(drafts * width);
+    if (!confidence.empty()) confidence.resize(drafts);
+  }
 };
 
 class Drafter {
  public:
   virtual ~Drafter() = default;
   virtual const char* name() const = 0;
+  virtual bool has_confidence() const { return false; }  // every proposal has it
   // Target layers whose output the context shall hold, -1 = the embedding. Always the same.
   virtual std::span<const int64_t> taps() const { return {}; }
   virtual void reset(int32_t /*seat*/) {}                  // the seat starts a new request

@@ -14,6 +14,8 @@ class DSparkDrafter final : public BlockDrafter {
   static ScratchList<DSparkDrafter> scratch(const BlockConfig& config, int64_t seats);
   DSparkDrafter(BlockWeights weights, HybridModel& model, StatePool& pool, int64_t valid_ids);
 
+  bool has_confidence() const override { return config().confidence_head; }
+
  private:
   void choose(const Predictions& predictions, std::span<const DraftRequest> requests,
               std::span<Proposal> proposals) override;

@@ -4,24 +4,15 @@
 #include <bit>
 
 #include "base/error.h"
+#include "draft/token_hash.h"
 
 namespace deltaring {
 
 namespace {
 
 constexpr int32_t kLongestMatch = 32;
-constexpr int64_t kTail = 16;        // tokens in the fingerprint of a history
 constexpr size_t kProbes = 32;       // at load <= 1/2 chance does not get here; crafted collisions end here
 constexpr size_t kLeastSlots = 128;  // of a table
-
-uint64_t hash(const int32_t* tokens, int64_t n) {
-  uint64_t h = static_cast<uint64_t>(n);
-  for (int64_t i = 0; i < n; i++) {
-    h = (h ^ static_cast<uint32_t>(tokens[i])) * 0x9e3779b97f4a7c15u;
-    h ^= h >> 32;
-  }
-  return h;
-}
 
 // Whether the n tokens before `end` occur before `earlier` too; earlier 0 = nowhere.
 bool same(const int32_t* tokens, int64_t end, int64_t earlier, int64_t n) {
@@ -31,16 +22,11 @@ bool same(const int32_t* tokens, int64_t end, int64_t earlier, int64_t n) {
 // Where the n-gram before `end` is kept: its own slot, else an empty one, else that of another n-gram, which gives way.
 int32_t& slot(std::vector<int32_t>& table, const int32_t* tokens, int64_t end, int64_t n) {
   const size_t mask = table.size() - 1;
-  size_t at = hash(tokens + end - n, n) & mask;
+  size_t at = hash_tokens(tokens + end - n, n) & mask;
   for (size_t probe = 1; table[at] != 0 && probe < kProbes && !same(tokens, end, table[at], n); probe++) {
     at = (at + probe) & mask;  // triangular steps visit every slot of a power of two
   }
   return table[at];
-}
-
-uint64_t fingerprint(std::span<const int32_t> tokens, int64_t end) {
-  const int64_t n = std::min(end, kTail);
-  return hash(tokens.data() + end - n, n);
 }
 
 }  // namespace

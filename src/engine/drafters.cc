@@ -4,6 +4,7 @@
 #include "draft/block_drafter.h"
 #include "draft/mtp.h"
 #include "draft/ngram.h"
+#include "draft/suffix.h"
 
 namespace deltaring {
 
@@ -36,6 +37,7 @@ std::unique_ptr<Drafter> make_drafter(const EngineOptions& o, std::optional<Bloc
   if (block) return make_block_drafter(std::move(*block), model, pool, valid_ids);
   if (o.speculative_algorithm == "none") return nullptr;
   if (o.speculative_algorithm == "ngram") return std::make_unique<NgramDrafter>();
+  if (o.speculative_algorithm == "suffix") return std::make_unique<SuffixDrafter>();
   return std::make_unique<MtpDrafter>(model, pool, valid_ids);
 }
 

@@ -67,6 +67,7 @@ Engine::Impl::Impl(const EngineOptions& options)
   const std::optional<BlockConfig> block_config = resolve_drafter(o, config);
   const OpTable& ops = check_ops(backend(o.backend));
   const StateOptions state = state_options(o, config);
+  const VerifyOptions verify = verify_options(o);
   Weights weights = load_weights(folder, config);
   if (tokenizer.size() > config.vocab_size) {
     fail(ErrorKind::corrupt, "tokenizer.json has {} ids, the embedding {} rows: they belong to different models",
@@ -88,11 +89,15 @@ Engine::Impl::Impl(const EngineOptions& options)
     notices.push_back(
         fmt::format("--fold-policy every with {} checkpoints is not bit-exact; grid is", name_of(state.checkpoint)));
   }
+  if (verify.simulate_acceptance_length > 0) {
+    notices.push_back(fmt::format("--simulate-acceptance-length {}: the output is made up, only times mean something",
+                                  verify.simulate_acceptance_length));
+  }
   stream = ops.make_stream(o.threads);
   model.emplace(std::move(weights), ops, *stream, std::max(o.chunked_prefill_size, state.ring.T));
   allocate_state(pool, planned, o);
   drafter = make_drafter(o, std::move(block), *model, *pool, tokenizer.size());
-  speculative.emplace(*model, *pool, drafter.get(), o.chunked_prefill_size, tokenizer.size());
+  speculative.emplace(*model, *pool, drafter.get(), o.chunked_prefill_size, tokenizer.size(), verify);
   plain.emplace(*model, *pool, nullptr, o.chunked_prefill_size, tokenizer.size());
   info = describe(*model, *pool, o);
   info.drafter = drafter ? drafter->name() : "none";
@@ -128,7 +133,16 @@ class Request {
     sequence.tokens = prompt;
     sequence.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .min_p = o.min_p};
     sequence.seed = o.seed;
+    sequence.prompt = static_cast<int64_t>(prompt.size());
+    sequence.penalties = {
+        .repetition = o.repetition_penalty, .presence = o.presence_penalty, .frequency = o.frequency_penalty};
+    for (const auto& [id, bias] : o.logit_bias) sequence.bias.push_back({.id = id, .bias = bias});
+    if (o.logprobs) sequence.top_logprobs = o.top_logprobs;
     check(sequence.sampling);
+    check(sequence.penalties);
+    for (const TokenBias& bias : sequence.bias) check(bias, tokenizer.size());
+    check(o.top_logprobs >= 0 && o.top_logprobs <= tokenizer.size(), "top_logprobs {}: 0 to {} are possible; 5 works",
+          o.top_logprobs, tokenizer.size());
     sequence.seat = pool.allocate();
     check(sequence.seat >= 0, "all {} seats are taken", pool.options().seats);
     result.logits_digest = kDigestBasis;
@@ -146,6 +160,7 @@ class Request {
       const int32_t token = sequence.tokens[at];
       const StopRules::Step step = stops_.push(token, stops_.is_stop_token(token) ? "" : decoder_.push(token));
       result.tokens.push_back(token);
+      if (options_.logprobs) keep_logprobs(sequence.logprobs[static_cast<size_t>(row)]);
       if (options_.logits_digest) result.logits_digest = digest(result.logits_digest, logits.f32(row), logits.shape[1]);
       show(step.text);
     }
@@ -185,6 +200,12 @@ class Request {
     if (!wanted_ || text.empty()) return;
     result.text += text;
     if (on_text_) wanted_ = on_text_(text);
+  }
+
+  void keep_logprobs(const TokenLogprobs& token) {
+    result.logprobs.push_back(token.chosen);
+    std::vector<TokenLogprob>& top = result.top_logprobs.emplace_back();
+    for (size_t i = 0; i < token.top.size(); i++) top.push_back({.token = token.top_ids[i], .logprob = token.top[i]});
   }
 
   const GenerateOptions& options_;

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
-#include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/error.h"
+#include "model/json_fields.h"
 
 namespace deltaring {
 
@@ -34,16 +36,42 @@ FoldPolicy policy_of(const std::string& name) {
   fail(ErrorKind::invalid_argument, "--fold-policy {}: grid and every are possible; grid works", name);
 }
 
+VerifyMode mode_of(const std::string& name) {
+  if (name == "static") return VerifyMode::dense;
+  if (name == "cap-accept") return VerifyMode::cap_accept;
+  if (name == "compact") return VerifyMode::compact;
+  fail(ErrorKind::invalid_argument,
+       "--ragged-verify-mode {}: static, cap-accept and compact are possible; static works with every drafter", name);
+}
+
+// {"sample_batch_tokens": [1, 4, 8], "sample_steps_per_sec": [90, 80, 71]}; other keys are ignored.
+StepCost read_step_cost(const std::string& path) {
+  const nlohmann::json table = parse_json(read_text(path), path);
+  const JsonFields fields(table, path);
+  const std::vector<int64_t> tokens = fields.integers("sample_batch_tokens", 1, int64_t{1} << 30);
+  const nlohmann::json* rates = fields.find("sample_steps_per_sec");
+  check(rates && rates->is_array() && rates->size() == tokens.size() && !tokens.empty(),
+        "{}: sample_batch_tokens and sample_steps_per_sec are lists of one length, for example [1, 8] and [90, 71]",
+        path);
+  std::vector<StepCost::Point> points;
+  for (size_t i = 0; i < tokens.size(); i++) {
+    const nlohmann::json& rate = (*rates)[i];
+    check(rate.is_number() && rate.get<double>() > 0, "{}: sample_steps_per_sec {}: numbers above 0 work", path,
+          shown_json(rate));
+    points.push_back({.tokens = tokens[i], .seconds = 1 / rate.get<double>()});
+  }
+  return StepCost(std::move(points));
+}
+
 }  // namespace
 
 StateOptions state_options(const EngineOptions& o, const ModelConfig& config) {
   StateOptions state;
   const int64_t limit = config.max_position_embeddings;
   const std::string& algorithm = o.speculative_algorithm;
-  constexpr const char* kAlgorithms[] = {"none", "ngram", "eagle", "dflash", "dflash2", "dspark"};
-  check(std::find(std::begin(kAlgorithms), std::end(kAlgorithms), algorithm) != std::end(kAlgorithms),
-        "--speculative-algorithm {}: {} are possible; ngram works with every model", algorithm,
-        fmt::join(kAlgorithms, ", "));
+  const char* const known[] = {"none", "ngram", "suffix", "eagle", "dflash", "dflash2", "dspark"};
+  check(std::find(std::begin(known), std::end(known), algorithm) != std::end(known),
+        "--speculative-algorithm {}: {} are possible; ngram works with every model", algorithm, fmt::join(known, ", "));
   check(o.chunked_prefill_size >= kPrefillUnit && o.chunked_prefill_size <= kLongestPrefill &&
             o.chunked_prefill_size % kPrefillUnit == 0,
         "--chunked-prefill-size {}: a multiple of {} up to {}; 256 works", o.chunked_prefill_size, kPrefillUnit,
@@ -68,6 +96,16 @@ StateOptions state_options(const EngineOptions& o, const ModelConfig& config) {
   state.record = dtype_of("--linear-replayssm-record-dtype", o.linear_replayssm_record_dtype);
   state.kv = dtype_of("--kv-cache-dtype", o.kv_cache_dtype);
   return state;
+}
+
+VerifyOptions verify_options(const EngineOptions& o) {
+  check(std::isfinite(o.simulate_acceptance_length), "--simulate-acceptance-length {}: 3 works",
+        o.simulate_acceptance_length);
+  VerifyOptions verify{.mode = mode_of(o.ragged_verify_mode),
+                       .adaptive = o.speculative_adaptive,
+                       .simulate_acceptance_length = o.simulate_acceptance_length};
+  if (!o.speculative_dspark_sps_table_path.empty()) verify.cost = read_step_cost(o.speculative_dspark_sps_table_path);
+  return verify;
 }
 
 int64_t available_memory() {
@@ -110,6 +148,7 @@ EngineInfo describe(const HybridModel& model, const StatePool& pool, const Engin
     info.weight_bytes += static_cast<int64_t>(tensor.bytes);
     info.parameters += static_cast<int64_t>(tensor.bytes / size_of(tensor.dtype));
   }
+  info.ragged_verify_mode = o.ragged_verify_mode;
   info.state_rollback = o.state_rollback;
   info.T = state.ring.T, info.R = state.ring.R, info.F = state.ring.F, info.context_length = state.kv_tokens;
   info.checkpoint_bytes = plan.checkpoint_per_seat;

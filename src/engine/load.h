@@ -5,11 +5,15 @@
 #include "deltaring/engine.h"
 #include "engine/memory_plan.h"
 #include "model/hybrid.h"
+#include "spec/step.h"
 
 namespace deltaring {
 
 // One seat, sized for the options. Throws Error(invalid_argument) naming the flag and a value that works.
 StateOptions state_options(const EngineOptions& options, const ModelConfig& config);
+
+// How drafts are verified. Throws as state_options; whether the drafter can do it is checked by the stepper.
+VerifyOptions verify_options(const EngineOptions& options);
 
 // Bytes that this machine could give out now, or a number that nothing exceeds where the system does not say.
 int64_t available_memory();

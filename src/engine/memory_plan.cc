@@ -124,8 +124,10 @@ MemoryPlan plan_memory(const PlannedModel& model, const EngineOptions& o, const 
   plan.weights = model.trunk;
   plan.layer_scratch = scratch_bytes(Decoder::scratch(model.config, plan.step_tokens));
   const int64_t taps = model.block ? static_cast<int64_t>(model.block->target_layer_ids.size()) : 0;
-  for (const int64_t n : {taps, int64_t{0}})  // with and without drafts
-    plan.step_scratch += scratch_bytes(SpecStepper::scratch(model.config, plan.step_tokens, window, n));
+  for (const int64_t n : {taps, int64_t{0}}) {  // with and without drafts
+    plan.step_scratch +=
+        scratch_bytes(SpecStepper::scratch(model.config, plan.step_tokens, capacity.requests, plan.options.ring.T, n));
+  }
   if (mtp) {
     plan.drafter = model.mtp;
     plan.drafter_scratch = scratch_bytes(MtpDrafter::scratch(model.config, plan.step_tokens, capacity.requests));

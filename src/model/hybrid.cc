@@ -24,7 +24,9 @@ const OpTable& check_ops(const OpTable& t) {
                                                  {"snapshot_verify", t.snapshot_verify},
                                                  {"snapshot_commit", t.snapshot_commit},
                                                  {"argmax", t.argmax},
-                                                 {"probabilities", t.probabilities}};
+                                                 {"probabilities", t.probabilities},
+                                                 {"penalties", t.penalties},
+                                                 {"log_probabilities", t.log_probabilities}};
   for (const auto& [name, has] : needed) {
     if (!has)
       fail(ErrorKind::unsupported, "backend {} has no op {}, which this model needs; cpu has all", t.name, name);

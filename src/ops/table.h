@@ -61,6 +61,8 @@ struct OpTable {
   void (*commit)(const CommitArgs&, Stream&);
   void (*argmax)(const ArgmaxArgs&, Stream&);
   void (*probabilities)(const ProbabilitiesArgs&, Stream&);
+  void (*penalties)(const PenaltiesArgs&, Stream&);
+  void (*log_probabilities)(const LogProbabilitiesArgs&, Stream&);
 };
 
 }  // namespace deltaring

@@ -1,15 +1,33 @@
 #include "spec/step.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 
 #include "base/draw.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/scratch.h"
-#include "spec/accept.h"
 #include "state/materialise.h"
 
 namespace deltaring {
+
+namespace {
+
+void check_verify(const VerifyOptions& verify, const Drafter* drafter, int64_t T) {
+  check(verify.simulate_acceptance_length == 0 ||
+            (verify.simulate_acceptance_length >= 1 && verify.simulate_acceptance_length <= static_cast<double>(T)),
+        "--simulate-acceptance-length {}: 1 to T = {} tokens a step, 0 = off; {} works",
+        verify.simulate_acceptance_length, T, std::min<int64_t>(T, 3));
+  if (verify.mode == VerifyMode::dense || (drafter && drafter->has_confidence())) return;
+  fail(
+      ErrorKind::unsupported,
+      "--ragged-verify-mode {} cuts windows by the confidence of a drafter, and {} gives none; static works with every "
+      "drafter, cap-accept and compact with one that has it, suffix for example",
+      verify.mode == VerifyMode::compact ? "compact" : "cap-accept", drafter ? drafter->name() : "none");
+}
+
+}  // namespace
 
 struct SpecStepper::Window {
   std::vector<int32_t> start{0}, seat;
@@ -35,25 +53,38 @@ struct SpecStepper::Window {
   }
 };
 
-ScratchList<SpecStepper> SpecStepper::scratch(const ModelConfig& config, int64_t max_tokens, int64_t window,
+ScratchList<SpecStepper> SpecStepper::scratch(const ModelConfig& config, int64_t max_tokens, int64_t seats, int64_t T,
                                               int64_t taps) {
-  const int64_t H = config.hidden_size, vocab = config.vocab_size;
+  const int64_t window = seats * T, H = config.hidden_size, vocab = config.vocab_size;
   return {{&SpecStepper::hidden_, max_tokens, H}, {&SpecStepper::taps_, max_tokens, taps * H},
           {&SpecStepper::committed_, window, H},  {&SpecStepper::committed_taps_, window, taps * H},
-          {&SpecStepper::logits_, window, vocab}, {&SpecStepper::law_, window, vocab}};
+          {&SpecStepper::logits_, window, vocab}, {&SpecStepper::law_, T, vocab},
+          {&SpecStepper::edited_, T, vocab}};
 }
 
 SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, int64_t prefill_chunk,
-                         int64_t valid_ids)
-    : model_(model), pool_(pool), drafter_(drafter), prefill_chunk_(prefill_chunk), valid_ids_(valid_ids) {
-  const int64_t max_tokens = model.decoder().max_tokens(), window = pool.options().seats * pool.options().ring.T;
+                         int64_t valid_ids, const VerifyOptions& verify)
+    : model_(model),
+      pool_(pool),
+      drafter_(drafter),
+      prefill_chunk_(prefill_chunk),
+      valid_ids_(valid_ids),
+      mode_(verify.mode),
+      simulated_length_(verify.simulate_acceptance_length) {
+  const int64_t max_tokens = model.decoder().max_tokens(), T = pool.options().ring.T, seats = pool.options().seats,
+                window = seats * T;
   check(prefill_chunk >= 64 && prefill_chunk % 64 == 0 && prefill_chunk <= max_tokens,
         "--chunked-prefill-size {}: a multiple of 64, at most {}; 256 works", prefill_chunk, max_tokens);
   check(window <= max_tokens, "a step of {} tokens exceeds the scratch for {}", window, max_tokens);
+  check_verify(verify, drafter, T);
   const int64_t taps = drafter ? static_cast<int64_t>(drafter->taps().size()) : 0;
-  arena_ = allocate_scratch(*this, scratch(model.config(), max_tokens, window, taps),
+  arena_ = allocate_scratch(*this, scratch(model.config(), max_tokens, seats, T, taps),
                             "hidden states and logits of a step, --chunked-prefill-size");
   reset_stats();
+  if (mode_ == VerifyMode::dense && !verify.adaptive) return;
+  const StepCost cost = verify.cost ? *verify.cost : measure_cost();
+  if (mode_ != VerifyMode::dense) scheduler_.emplace(cost);
+  if (verify.adaptive) window_.emplace(cost, static_cast<int32_t>(T - 1));
 }
 
 void SpecStepper::reset_stats() {
@@ -76,20 +107,118 @@ Taps SpecStepper::taps(int64_t tokens) const {
   return {.layers = drafter_ ? drafter_->taps() : std::span<const int64_t>(), .out = taps_.rows(0, tokens)};
 }
 
-int32_t SpecStepper::first_token(const Sequence& s, View<2> hidden) {
+// Verify steps of 1, 2, 4, ... tokens on fresh seats: nothing is committed, so nothing is left of them.
+StepCost SpecStepper::measure_cost() {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kRuns = 3;
+  const int64_t T = pool_.options().ring.T;
+  std::vector<int32_t> seats;
+  while (pool_.free_seats() > 0) {
+    seats.push_back(pool_.allocate());
+    if (pool_.reserve(seats.back(), T)) continue;
+    pool_.free(seats.back()), seats.pop_back();
+    break;
+  }
+  const int64_t most = T * static_cast<int64_t>(seats.size());
+  std::vector<StepCost::Point> points;
+  for (int64_t tokens = 1, done = 0; done < most; done = tokens, tokens = std::min(2 * tokens, most)) {
+    Window window;
+    for (size_t b = 0; window.tokens() < tokens && b < seats.size(); b++) {
+      window.add(seats[b], {}, 0);
+      window.ids.resize(static_cast<size_t>(std::min<int64_t>(tokens, window.tokens() + T)));
+      window.close();
+    }
+    double seconds = 0;
+    for (int run = 0; run < kRuns; run++) {
+      const Clock::time_point begin = Clock::now();
+      const View<2> hidden = hidden_.rows(0, window.tokens());
+      model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);
+      model_.logits(hidden, logits_.rows(0, window.tokens()));
+      const double took = std::chrono::duration<double>(Clock::now() - begin).count();
+      seconds = run == 0 ? took : std::min(seconds, took);
+    }
+    points.push_back({.tokens = tokens, .seconds = std::max(seconds, 1e-9)});
+  }
+  for (const int32_t seat : seats) pool_.free(seat);
+  return StepCost(std::move(points));
+}
+
+View<2> SpecStepper::adjusted(Sequence& s, std::span<const int32_t> drafts, View<2> logits) {
+  if (s.penalties == Penalties{} && s.bias.empty()) return logits;
+  Decoder& decoder = model_.decoder();
+  const View<2> out = edited_.rows(0, logits.shape[0]);
+  decoder.ops().penalties({.logits = logits,
+                           .valid = valid_ids_,
+                           .penalties = s.penalties,
+                           .counts = s.history.counts(s.tokens, s.prompt),
+                           .drafts = drafts,
+                           .bias = s.bias,
+                           .out = out},
+                          decoder.stream());
+  return out;
+}
+
+Verdict SpecStepper::decide(Sequence& s, const Proposal& proposal, View<2> logits) {
+  Decoder& decoder = model_.decoder();
+  const auto position = static_cast<int64_t>(s.tokens.size());
+  const auto m = static_cast<int32_t>(proposal.tokens.size());
+  const View<2> z = adjusted(s, proposal.tokens, logits);
+  std::vector<int32_t> best(m + 1);
+  const View<2> law = law_.rows(0, m + 1);
+  if (s.sampling.temperature == 0) {
+    decoder.ops().argmax({.logits = z, .valid = valid_ids_, .out = best.data()}, decoder.stream());
+  } else {
+    const std::vector<SamplingParams> params(m + 1, s.sampling);
+    decoder.ops().probabilities({.logits = z, .valid = valid_ids_, .params = params.data(), .out = law},
+                                decoder.stream());
+  }
+  const int64_t vocab = law.shape[1];
+  if (simulated_length_ > 0 && drafter_) {
+    const double length = simulated_length_ - 1, whole = std::floor(length);
+    const int32_t more = uniform(s.seed, position, Coin::accept) < length - whole;
+    const int32_t a = std::min(static_cast<int32_t>(whole) + more, m);
+    if (s.sampling.temperature == 0) return {a, best[a]};
+    return {a, sample(law.f32(a), vocab, uniform(s.seed, position + a, Coin::residual))};
+  }
+  if (s.sampling.temperature == 0) return accept_greedy(proposal.tokens, best);
+  const bool drawn = !proposal.q.empty();
+  const DraftLaw drafted{.q = drawn ? proposal.q.data() : nullptr,
+                         .ids = proposal.q_ids.empty() ? nullptr : proposal.q_ids.data(),
+                         .width = drawn ? static_cast<int64_t>(proposal.q.size()) / m : 0};
+  return accept_sampled(proposal.tokens, drafted, law.f32(), vocab, s.seed, position);
+}
+
+// logits [>= emitted, vocab]: row i is the one that emitted token i of the step came from.
+void SpecStepper::keep_logprobs(Sequence& s, View<2> logits) {
+  s.logprobs.clear();
+  if (s.top_logprobs < 0) return;
+  const int64_t n = s.emitted, top = std::min<int64_t>(s.top_logprobs, valid_ids_);
+  std::vector<float> chosen(n), top_logprobs(n * top);
+  std::vector<int32_t> top_ids(n * top);
+  Decoder& decoder = model_.decoder();
+  decoder.ops().log_probabilities({.logits = logits.rows(0, n),
+                                   .valid = valid_ids_,
+                                   .ids = s.tokens.data() + s.tokens.size() - n,
+                                   .out = chosen.data(),
+                                   .top = static_cast<int32_t>(top),
+                                   .top_ids = top_ids.data(),
+                                   .top_out = top_logprobs.data()},
+                                  decoder.stream());
+  for (int64_t i = 0; i < n; i++) {
+    s.logprobs.push_back({.chosen = chosen[i],
+                          .top_ids = {top_ids.begin() + i * top, top_ids.begin() + (i + 1) * top},
+                          .top = {top_logprobs.begin() + i * top, top_logprobs.begin() + (i + 1) * top}});
+  }
+}
+
+void SpecStepper::first_token(Sequence& s, View<2> hidden) {
   logit_rows_ = 1;
   model_.logits(hidden, logits());
-  Decoder& decoder = model_.decoder();
-  int32_t token = -1;
-  if (s.sampling.temperature == 0) {
-    decoder.ops().argmax({.logits = logits(), .valid = valid_ids_, .out = &token}, decoder.stream());
-    return token;
-  }
-  const View<2> law = law_.rows(0, 1);
-  decoder.ops().probabilities({.logits = logits(), .valid = valid_ids_, .params = &s.sampling, .out = law},
-                              decoder.stream());
-  const int64_t position = static_cast<int64_t>(s.tokens.size());
-  return sample(law.f32(), law.shape[1], uniform(s.seed, position, Coin::residual));
+  const int32_t token = decide(s, {}, logits()).next;
+  if (token < 0) return;
+  s.tokens.push_back(token);
+  s.emitted = 1;
+  keep_logprobs(s, logits());
 }
 
 void SpecStepper::prefill(Sequence& s) {
@@ -98,6 +227,8 @@ void SpecStepper::prefill(Sequence& s) {
   check_owned(s);
   check(pool_.cursor(s.seat).pos < end, "prefill: all {} tokens are in the state already", end);
   if (drafter_ && pool_.cursor(s.seat).pos == 0) drafter_->reset(s.seat);
+  if (scheduler_) scheduler_->forget(s.seat);
+  if (window_) window_->forget(s.seat);
   s.emitted = 0;
   s.failed = true;  // until the last chunk is through
   while (pool_.cursor(s.seat).pos < end) {
@@ -110,9 +241,8 @@ void SpecStepper::prefill(Sequence& s) {
     window.close();
     const View<2> hidden = hidden_.rows(0, window.tokens());
     model_.forward(window.rows(), window.ids.data(), true, pool_, hidden, taps(window.tokens()));
-    const int32_t token = cut == end ? first_token(s, hidden.rows(hidden.shape[0] - 1, 1)) : -1;
-    if (cut == end && token < 0) return;
-    if (cut == end) s.tokens.push_back(token), s.emitted = 1;
+    if (cut == end) first_token(s, hidden.rows(hidden.shape[0] - 1, 1));
+    if (cut == end && s.emitted == 0) return;
     if (drafter_) {
       drafter_->extend({.rows = window.rows(),
                         .next = s.tokens.data() + cursor.pos + 1,
@@ -124,29 +254,60 @@ void SpecStepper::prefill(Sequence& s) {
   s.failed = false;
 }
 
-void SpecStepper::propose(std::span<Sequence* const> sequences) {
-  proposals_.assign(sequences.size(), {});
-  if (!drafter_) return;
-  std::vector<DraftRequest> requests;
-  const int32_t most = static_cast<int32_t>(pool_.options().ring.T - 1);
+std::vector<DraftRequest> SpecStepper::requests(std::span<Sequence* const> sequences) {
+  std::vector<int32_t> seats, drafts;
   for (const Sequence* s : sequences) {
-    requests.push_back({.seat = s->seat,
-                        .drafts = std::clamp(s->max_drafts, 0, most),
-                        .tokens = s->tokens,
-                        .sampling = s->sampling,
-                        .seed = s->seed});
+    seats.push_back(s->seat);
+    drafts.push_back(std::clamp(s->max_drafts, 0, static_cast<int32_t>(pool_.options().ring.T - 1)));
   }
-  drafter_->propose(requests, proposals_);
+  if (window_) drafts = window_->plan(seats, drafts);
+  std::vector<DraftRequest> requests;
+  for (size_t b = 0; b < sequences.size(); b++) {
+    const Sequence& s = *sequences[b];
+    requests.push_back({.seat = s.seat,
+                        .drafts = drafts[b],
+                        .tokens = s.tokens,
+                        .sampling = s.sampling,
+                        .seed = step_seed(s.seed, static_cast<int64_t>(s.tokens.size()) - 1)});
+  }
+  return requests;
+}
+
+void SpecStepper::propose(std::span<Sequence* const> sequences) {
+  using Clock = std::chrono::steady_clock;
+  proposals_.assign(sequences.size(), {});
+  caps_.clear();
+  if (!drafter_) return;
+  const std::vector<DraftRequest> asked = requests(sequences);
+  const int32_t most =
+      std::max_element(asked.begin(), asked.end(), [](auto& a, auto& b) { return a.drafts < b.drafts; })->drafts;
+  if (most == 0) return;
+  const Clock::time_point begin = Clock::now();
+  drafter_->propose(asked, proposals_);
+  if (window_) window_->drafting_took(most, std::chrono::duration<double>(Clock::now() - begin).count());
+  check_proposals(asked);
+  if (simulated_length_ > 0) simulate(asked);
+  if (!scheduler_) return;
+  caps_ = scheduler_->plan(asked, proposals_);
+  if (mode_ == VerifyMode::cap_accept) return;
+  for (size_t b = 0; b < asked.size(); b++) proposals_[b].shorten(static_cast<size_t>(caps_[b]));
+  caps_.clear();
+}
+
+void SpecStepper::check_proposals(std::span<const DraftRequest> requests) const {
+  const auto vocab = static_cast<size_t>(logits_.shape[1]);
   for (size_t b = 0; b < proposals_.size(); b++) {
-    const auto& [tokens, q, confidence] = proposals_[b];
-    check(tokens.size() <= static_cast<size_t>(requests[b].drafts),
-          "drafter {} gave {} drafts, at most {} were asked for", drafter_->name(), tokens.size(), requests[b].drafts);
-    check(q.empty() || q.size() == tokens.size() * static_cast<size_t>(law_.shape[1]),
-          "drafter {} gave {} probabilities for {} drafts, want [m, vocab] = {} or none", drafter_->name(), q.size(),
-          tokens.size(), tokens.size() * static_cast<size_t>(law_.shape[1]));
-    check(confidence.empty() || confidence.size() == tokens.size(),
-          "drafter {} gave {} confidences for {} drafts, want one each or none", drafter_->name(), confidence.size(),
-          tokens.size());
+    const auto& [tokens, q, q_ids, confidence] = proposals_[b];
+    const size_t m = tokens.size();
+    check(m <= static_cast<size_t>(requests[b].drafts), "drafter {} gave {} drafts, at most {} were asked for",
+          drafter_->name(), m, requests[b].drafts);
+    const bool sparse = !q_ids.empty() && m > 0 && q_ids.size() == q.size() && q.size() % m == 0;
+    check(q.empty() ? q_ids.empty() : sparse || (q_ids.empty() && q.size() == m * vocab),
+          "drafter {} gave {} probabilities and {} ids of them for {} drafts; none, [m, vocab] = {} or as many ids as "
+          "probabilities work",
+          drafter_->name(), q.size(), q_ids.size(), m, m * vocab);
+    check(confidence.size() == m || (confidence.empty() && !drafter_->has_confidence()),
+          "drafter {} gave {} confidences for {} drafts", drafter_->name(), confidence.size(), m);
     for (const int32_t id : tokens) {
       check(id >= 0 && id < valid_ids_, "drafter {} drafted token {}, ids are [0, {})", drafter_->name(), id,
             valid_ids_);
@@ -154,32 +315,32 @@ void SpecStepper::propose(std::span<Sequence* const> sequences) {
   }
 }
 
+// Windows are full, whatever the drafter knows: what is missing is made up.
+void SpecStepper::simulate(std::span<const DraftRequest> requests) {
+  for (size_t b = 0; b < proposals_.size(); b++) {
+    Proposal& proposal = proposals_[b];
+    const auto m = static_cast<size_t>(requests[b].drafts);
+    proposal.q.clear(), proposal.q_ids.clear();
+    proposal.tokens.resize(m, requests[b].tokens.back());
+    if (drafter_->has_confidence()) proposal.confidence.resize(m, 0);
+  }
+}
+
 void SpecStepper::accept(std::span<Sequence* const> sequences, const Window& window) {
-  Decoder& decoder = model_.decoder();
-  const int64_t vocab = logits_.shape[1];
-  std::vector<int32_t> best(window.tokens());
-  decoder.ops().argmax({.logits = logits(), .valid = valid_ids_, .out = best.data()}, decoder.stream());
   accepted_.clear();
   for (size_t b = 0; b < sequences.size(); b++) {
     Sequence& s = *sequences[b];
     const Proposal& proposal = proposals_[b];
-    const int32_t begin = window.start[b], length = window.length(b);
-    Verdict verdict;
-    if (s.sampling.temperature == 0) {
-      verdict = accept_greedy(proposal.tokens, std::span(best).subspan(begin, length));
-    } else {
-      const View<2> law = law_.rows(begin, length);
-      const std::vector<SamplingParams> params(length, s.sampling);
-      decoder.ops().probabilities(
-          {.logits = logits().rows(begin, length), .valid = valid_ids_, .params = params.data(), .out = law},
-          decoder.stream());
-      verdict = accept_sampled(proposal.tokens, proposal.q.empty() ? nullptr : proposal.q.data(), law.f32(), vocab,
-                               s.seed, static_cast<int64_t>(s.tokens.size()));
-    }
+    const int32_t length = window.length(b);
+    const View<2> rows = logits().rows(window.start[b], length);
+    Verdict verdict = decide(s, proposal, rows);
+    if (!caps_.empty()) verdict = cap_verdict(verdict, proposal.tokens, caps_[b]);
     s.emitted = verdict.accepted + (verdict.next < 0 ? 0 : 1);
     s.tokens.insert(s.tokens.end(), proposal.tokens.begin(), proposal.tokens.begin() + verdict.accepted);
     if (verdict.next >= 0) s.tokens.push_back(verdict.next);
+    keep_logprobs(s, rows);
     accepted_.push_back(verdict.accepted);
+    if (window_) window_->verified(s.seat, length - 1, verdict.accepted);
     stats_.steps++;
     stats_.emitted += s.emitted;
     stats_.drafted += length - 1;

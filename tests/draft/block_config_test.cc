@@ -293,6 +293,11 @@ TEST(BlockWeights, TensorsMustFitTheConfig) {
   EXPECT_THAT(bind(
                   "dflash-speculators", [](Edited& s) { s.tensors["d2t"].data = far.data(); }, corrupt),
               testing::HasSubstr("d2t[6] is 90, which leads out of the target's 96 ids"));
+  static std::vector<int64_t> twice(64, 0);
+  twice[7] = -1;
+  EXPECT_THAT(bind(
+                  "dflash-speculators", [](Edited& s) { s.tensors["d2t"].data = twice.data(); }, corrupt),
+              testing::HasSubstr("d2t[7] leads to the target's id 6, as another does"));
   // Other names for the projection of the taps, and copies of the target's tensors that are skipped with a notice.
   EXPECT_EQ(bind(
                 "dflash",

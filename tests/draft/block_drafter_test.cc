@@ -150,6 +150,7 @@ TEST_P(Block, NeighboursDoNotShow) {
     const Proposal want = alone.proposal(own, counts[b]);
     EXPECT_EQ(proposals[b].tokens, want.tokens);
     EXPECT_EQ(proposals[b].q, want.q);
+    EXPECT_EQ(proposals[b].q_ids, want.q_ids);
     EXPECT_EQ(proposals[b].confidence, want.confidence);
     alone.rig.pool.free(own.seat);
   }

@@ -66,7 +66,9 @@ class Rig {
     use(nullptr);
   }
 
-  void use(Drafter* drafter) { stepper.emplace(model, pool, drafter, chunk_, model.config().vocab_size); }
+  void use(Drafter* drafter, const VerifyOptions& verify = {}) {
+    stepper.emplace(model, pool, drafter, chunk_, model.config().vocab_size, verify);
+  }
 
   // A request behind its prefill.
   Sequence start(std::vector<int32_t> prompt, SamplingParams sampling = {}, uint64_t seed = 0) {

@@ -45,7 +45,8 @@ int64_t IndexOf(const float* x, int64_t count, float value) {
   return i < count ? i : -1;
 }
 
-// out[i] = e^((x[i] - largest) / temperature), 0 where below `least`; returns their sum, added up in double.
+// out[i] = e^((x[i] - largest) / temperature), 0 where below `least`; returns their sum, added up in double. out may be
+// null: then only the sum is wanted.
 double Weights(const float* x, int64_t count, float largest, float temperature, float least, float* out) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -54,7 +55,7 @@ double Weights(const float* x, int64_t count, float largest, float temperature, 
     const auto shifted = hn::Sub(hn::LoadU(d, from), hn::Set(d, largest));
     const auto w = hn::Exp(d, hn::Div(shifted, hn::Set(d, temperature)));
     const auto kept = hn::IfThenElseZero(hn::Ge(w, hn::Set(d, least)), w);
-    hn::StoreU(kept, d, to);
+    if (to) hn::StoreU(kept, d, to);
     return kept;
   };
   double total = 0;
@@ -62,14 +63,15 @@ double Weights(const float* x, int64_t count, float largest, float temperature, 
   while (i + lanes <= count) {
     auto sum = hn::Zero(d);
     for (const int64_t end = std::min(i + kChunk, count); i + lanes <= end; i += lanes) {
-      sum = hn::Add(sum, weigh(x + i, out + i));
+      sum = hn::Add(sum, weigh(x + i, out ? out + i : nullptr));
     }
     total += hn::GetLane(hn::SumOfLanes(d, sum));
   }
   HWY_ALIGN float rest[HWY_MAX_BYTES / sizeof(float)] = {};
   std::copy(x + i, x + count, rest);
   weigh(rest, rest);
-  for (int64_t j = 0; i < count; i++, j++) total += out[i] = rest[j];
+  for (int64_t j = 0; i + j < count; j++) total += rest[j];
+  if (out) std::copy_n(rest, count - i, out + i);
   return total;
 }
 
@@ -207,6 +209,30 @@ void probabilities(const ProbabilitiesArgs& args, Stream& stream) {
     } else {
       distribution_of_all(logits, args.valid, largest, params, out);
     }
+  });
+}
+
+// Memory traffic: the first `valid` logits of a row twice, three times with `top`.
+void log_probabilities(const LogProbabilitiesArgs& args, Stream& stream) {
+  check(args);
+  pool_of(stream).parallel_for(args.logits.shape[0], [&](int64_t r) {
+    const float* logits = args.logits.f32(r);
+    int32_t* const top_ids = args.top_ids + r * args.top;
+    float* const top_out = args.top_out + r * args.top;
+    bool has_nan;
+    const float largest = HWY_DYNAMIC_DISPATCH(Largest)(logits, args.valid, has_nan);
+    if (has_nan || !std::isfinite(largest)) {
+      args.out[r] = std::numeric_limits<float>::quiet_NaN();
+      std::fill_n(top_ids, args.top, -1);
+      std::fill_n(top_out, args.top, args.out[r]);
+      return;
+    }
+    const double sum = HWY_DYNAMIC_DISPATCH(Weights)(logits, args.valid, largest, 1, 0, nullptr);
+    const auto log_of = [&](float logit) { return static_cast<float>(double{logit} - largest - std::log(sum)); };
+    args.out[r] = log_of(logits[args.ids[r]]);
+    if (args.top == 0) return;
+    const std::vector<Candidate> best = most_likely(logits, args.valid, args.top);
+    for (int32_t i = 0; i < args.top; i++) top_ids[i] = best[i].id, top_out[i] = log_of(best[i].logit);
   });
 }
 

@@ -27,6 +27,8 @@ const OpTable& cpu_ops() {
       .commit = cpu::commit,
       .argmax = cpu::argmax,
       .probabilities = cpu::probabilities,
+      .penalties = cpu::penalties,
+      .log_probabilities = cpu::log_probabilities,
   };
   return table;
 }

@@ -22,5 +22,7 @@ void snapshot_commit(const SnapshotCommitArgs& args, Stream& stream);
 void commit(const CommitArgs& args, Stream& stream);
 void argmax(const ArgmaxArgs& args, Stream& stream);
 void probabilities(const ProbabilitiesArgs& args, Stream& stream);
+void penalties(const PenaltiesArgs& args, Stream& stream);
+void log_probabilities(const LogProbabilitiesArgs& args, Stream& stream);
 
 }  // namespace deltaring::reference

@@ -26,6 +26,8 @@ const OpTable& reference_ops() {
       .commit = reference::commit,
       .argmax = reference::argmax,
       .probabilities = reference::probabilities,
+      .penalties = reference::penalties,
+      .log_probabilities = reference::log_probabilities,
   };
   return table;
 }

@@ -1,0 +1,97 @@
+#include "cli/cli_testing.h"
+
+namespace deltaring::test {
+namespace {
+
+std::string line(const char* category, const char* text) {
+  return json({{"question_id", 1}, {"category", category}, {"turns", {text, "second turn"}}}).dump() + "\n";
+}
+
+class BenchSpec : public testing::Test {
+ protected:
+  BenchSpec() {
+    folder_.write("prompts.jsonl",
+                  line("code", "def add(a, b):\n") + "\n" + line("code", "x = [1, 2,") + line("text", "The"));
+  }
+  std::string file(const char* name = "prompts.jsonl") const { return (folder_.path() / name).string(); }
+  ProcessResult bench(Words words) const {
+    words.insert(words.begin(), {"--prompts", file(), "-n", "24", "--temperature", "0", "--ignore-eos"});
+    return on_tiny("bench-spec", words);
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(BenchSpec, ReportsByCategoryAndDrafter) {
+  const std::string svg = file("plot.svg");
+  const ProcessResult r = bench({"--drafter", "none,suffix,eagle", "--json", "--svg", svg});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const json out = json::parse(r.out);
+  ASSERT_EQ(out["runs"].size(), 3u);
+  EXPECT_EQ(out["concurrency"], 1);
+  for (const json& run : out["runs"]) {
+    EXPECT_EQ(run["categories"].size(), 2u);
+    EXPECT_EQ(run["categories"]["code"]["requests"], 2);
+    EXPECT_EQ(run["overall"]["requests"], 3);
+    EXPECT_EQ(run["overall"]["completion_tokens"], 3 * 24);
+    for (const json& t : {run["overall"], run["categories"]["code"], run["categories"]["text"]}) {
+      const double steps = t["verify_steps"], tokens = t["step_tokens"], length = t["acceptance_length"];
+      EXPECT_DOUBLE_EQ(length, tokens / steps);
+      EXPECT_EQ(t["step_tokens"].get<int64_t>(), t["accepted"].get<int64_t>() + t["verify_steps"].get<int64_t>());
+      EXPECT_NEAR(t["steps_per_second"].get<double>() * length, t["decode_tokens_per_second"].get<double>(), 1e-6);
+      EXPECT_LE(length, run["T"].get<double>());
+    }
+  }
+  EXPECT_EQ(out["runs"][0]["overall"]["acceptance_length"], 1);
+  EXPECT_EQ(out["runs"][0]["overall"]["acceptance_length_request_mean"], 1);
+  EXPECT_GT(out["runs"][2]["overall"]["acceptance_length"], 1.5);
+  EXPECT_EQ(out["runs"][2]["overall"]["per_position_acceptance_rates"].size(), 3u);
+  const std::string plot = read_file(svg);
+  EXPECT_TRUE(plot.starts_with("<svg") && plot.ends_with("</svg>\n"));
+  for (const char* word : {"eagle, T=4", "code", "overall"}) EXPECT_NE(plot.find(word), std::string::npos) << word;
+}
+
+TEST_F(BenchSpec, PrintsATable) {
+  const ProcessResult r = bench({"--drafter", "ngram", "--category", "text"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(std::regex_search(r.out, std::regex("ngram +text +1 +24 +[1-9]\\.[0-9]{2}"))) << r.out;
+  EXPECT_EQ(r.out.find("code"), std::string::npos);
+}
+
+TEST_F(BenchSpec, TheSetThatShipsIsInTheFormat) {
+  const ProcessResult r = on_tiny("bench-spec", {"--prompts", DELTARING_SOURCE_DIR "/bench/prompts/speed.jsonl", "-n",
+                                                 "2", "--num-prompts", "1", "--chat", "--json"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(json::parse(r.out)["runs"][0]["categories"].size(), 11u);
+}
+
+TEST_F(BenchSpec, SimulatesAnAcceptanceLength) {
+  const ProcessResult r = bench({"--simulate-acceptance-length", "3", "--json"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NEAR(json::parse(r.out)["runs"][0]["overall"]["acceptance_length"].get<double>(), 3, 0.35)
+      << "less where the last window is shorter";
+}
+
+TEST_F(BenchSpec, RefusesFilesThatAreNoPromptFiles) {
+  const auto with = [&](const std::string& text) {
+    folder_.write("bad.jsonl", text);
+    return on_tiny("bench-spec", {"--prompts", file("bad.jsonl")}, {.seconds = 5});
+  };
+  expect_refused(with(""), {"--prompts", "bad.jsonl"}, "empty");
+  expect_refused(with("{\"turns\": [\"x\"]}\n{\"turns\": "), {"bad.jsonl, line 2"}, "cut");
+  expect_refused(with("{\"turns\": \"x\"}"), {"line 1", "turns"}, "a text");
+  expect_refused(with("{\"turns\": []}"), {"line 1", "turns"}, "no turn");
+  expect_refused(with("{\"turns\": [\"\"]}"), {"line 1", "turns"}, "an empty turn");
+  expect_refused(with("{\"turns\": [3]}"), {"line 1", "turns"}, "a number");
+  expect_refused(with("{\"prompt\": \"x\"}"), {"line 1", "turns", "not there"}, "another format");
+  expect_refused(with("[{\"turns\": [\"x\"]}, 3]"), {"row 2"}, "an array with a number");
+  expect_refused(with("{\"turns\": [\"FULL BENCHMARK DATA SHOULD BE FETCHED FROM\"]}"), {"prepare_data.py"}, "a stub");
+  expect_refused(on_tiny("bench-spec", {"--prompts", file("nothing")}), {"nothing"}, "no file");
+  expect_refused(on_tiny("bench-spec", {}), {"--prompts"}, "no prompts");
+  expect_refused(bench({"--category", "poetry"}), {"--category", "poetry", "code", "text"}, "no such category");
+  expect_refused(bench({"--drafter", "psychic"}), {"psychic", "ngram"}, "no such drafter");
+  expect_refused(bench({"--svg", file("no/such/plot.svg")}), {"--svg"}, "no such folder");
+  expect_refused(bench({"--ragged-verify-mode", "compact"}), {"compact", "ngram", "static"}, "no confidence");
+}
+
+}  // namespace
+}  // namespace deltaring::test
