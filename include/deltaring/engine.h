@@ -22,11 +22,15 @@ namespace deltaring {
 
 // Names and meanings follow SGLang's flags; the CLI has the same names.
 struct EngineOptions {
-  std::string model;                              // Hugging Face folder
-  std::string backend = "cpu";                    // cpu | reference (double precision, slow)
-  int threads = 0;                                // 0 = one per core
-  std::string speculative_algorithm = "none";     // none | ngram | suffix | eagle (the checkpoint's MTP head)
-  int64_t speculative_num_draft_tokens = 4;       // T: tokens a verify step, anchor included; vLLM's count is T-1
+  std::string model;            // Hugging Face folder
+  std::string backend = "cpu";  // cpu | reference (double precision, slow)
+  int threads = 0;              // 0 = one per core
+  // none | ngram | suffix | eagle (the checkpoint's MTP head) | dflash | dflash2 | dspark (a drafter's folder says
+  // which)
+  std::string speculative_algorithm = "none";
+  std::string speculative_draft_model_path;  // folder of a block drafter; it drafts unless another algorithm is named
+  // T: tokens a verify step, anchor included; vLLM's count is T-1. 0 = the block of a block drafter, 4 for the others.
+  int64_t speculative_num_draft_tokens = 0;
   std::string ragged_verify_mode = "static";      // static | cap-accept | compact: what becomes of unlikely drafts
   std::string speculative_dspark_sps_table_path;  // JSON, cost of a step by tokens; empty = measured at the start
   bool speculative_adaptive = false;              // T follows acceptance and the measured cost of a step

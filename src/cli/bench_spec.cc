@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -52,7 +53,8 @@ void warm_up(Engine& engine, const BenchPrompt& prompt, GenerateOptions o) {
 
 SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::vector<BenchPrompt>& prompts) {
   EngineOptions options = flags.engine;
-  options.speculative_algorithm = drafter;
+  const bool folder = std::filesystem::is_directory(drafter);
+  (folder ? options.speculative_draft_model_path : options.speculative_algorithm) = drafter;
   // A window that none has is no reason to refuse the baseline.
   if (drafter == "none") options.ragged_verify_mode = "static", options.simulate_acceptance_length = 0;
   Engine engine(options);
@@ -103,7 +105,10 @@ void add_bench_spec(CLI::App& app, int& exit_code) {
   add_run_flags(*command, flags->engine);
   command->add_option("--prompts", flags->prompts, "JSON lines with category and turns; the first turn is used")
       ->required();
-  command->add_option("--drafter", flags->drafters, "none, ngram, suffix or eagle; several, with commas, run in turn")
+  command
+      ->add_option("--drafter", flags->drafters,
+                   "none, ngram, suffix, eagle or the folder of a DFlash, DFlash 2 or DSpark drafter; several, with "
+                   "commas, run in turn")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--category", flags->categories, "these categories only; may be repeated")->delimiter(',');

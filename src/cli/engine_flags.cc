@@ -41,14 +41,17 @@ void add_state_flags(CLI::App& command, EngineOptions& o) {
 void add_speculation_flags(CLI::App& command, EngineOptions& o) {
   command
       .add_option("--speculative-algorithm", o.speculative_algorithm,
-                  "none, ngram (prompt lookup), suffix (suffix decoding) or eagle (the model's MTP head)")
+                  "none, ngram (prompt lookup), suffix (suffix decoding), eagle (the model's MTP head), or what the "
+                  "drafter's folder holds: dflash, dflash2, dspark")
       ->capture_default_str();
+  command.add_option("--speculative-draft-model-path,--drafter", o.speculative_draft_model_path,
+                     "folder of a DFlash, DFlash 2 or DSpark drafter for the model");
   add_window_flags(command, o);
 }
 
 void add_window_flags(CLI::App& command, EngineOptions& o) {
   add_integer(command, "--speculative-num-draft-tokens", o.speculative_num_draft_tokens,
-              "T: tokens a verify step, the anchor included (T-1 drafts)")
+              "T: tokens a verify step, the anchor included (T-1 drafts); 0 = the drafter's block, or 4")
       ->capture_default_str();
   add_integer(command, "--linear-replayssm-cache-len", o.linear_replayssm_cache_len,
               "R: ring rows a request, a power of two >= 16; 0 = the fewest that serve")

@@ -160,9 +160,10 @@ void print_summary(const EngineInfo& info, const GenerateOptions& options, const
   if (!plain) return;
   fmt::print(stderr, "without speculation {:.1f} tok/s: speculation is {:.2f}x, {}\n", decode_rate(*plain),
              rate(decode_rate(r), decode_rate(*plain)),
-             same_output(r, *plain)      ? "the same tokens and logits, bit for bit"
-             : may_differ(info, options) ? "sampled with drafts from the head's own coins: the same law, other tokens"
-                                         : "other output");
+             same_output(r, *plain) ? "the same tokens and logits, bit for bit"
+             : may_differ(info, options)
+                 ? "sampled with drafts from the drafter's own coins: the same law, other tokens"
+                 : "other output");
 }
 
 json to_json(const EngineInfo& info, const GenerateResult& r, const std::optional<GenerateResult>& plain) {

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "engine/drafters.h"
 #include "engine/memory_plan.h"
 #include "model/generation_config.h"
 #include "model/tokenizer.h"
@@ -17,6 +18,7 @@ using nlohmann::json;
 
 struct Flags {
   EngineOptions engine;
+  const CLI::Option* algorithm = nullptr;
   bool json = false, scan = false;
 };
 
@@ -60,7 +62,14 @@ json report(const Flags& flags) {
   const Weights weights = load_weights(folder, config);
   const Tokenizer tokenizer = Tokenizer::load(folder / "tokenizer.json");
   const GenerationConfig generation = load_generation_config(folder, config);
-  const MemoryPlan memory = plan_memory(planned_model(weights), flags.engine);
+  EngineOptions engine = flags.engine;
+  PlannedModel planned = planned_model(weights);
+  if (const std::optional<BlockConfig> block = resolve_drafter(engine, config)) {
+    add_drafter(planned, load_block_weights(engine.speculative_draft_model_path, *block));
+  } else if (flags.algorithm->count() == 0) {
+    engine.speculative_algorithm = "eagle";
+  }
+  const MemoryPlan memory = plan_memory(planned, engine);
   const StateShape& shape = memory.shape;
   const StateOptions& state = memory.options;
   const StatePlan& plan = memory.state;
@@ -183,10 +192,10 @@ void print(const Flags& flags, const json& r) {
 
 void add_inspect(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<Flags>();
-  flags->engine.speculative_algorithm = "eagle";
   CLI::App* command = app.add_subcommand("inspect", "Say what a model folder holds and what a request needs");
   add_state_flags(*command, flags->engine);
   add_speculation_flags(*command, flags->engine);
+  flags->algorithm = command->get_option("--speculative-algorithm")->default_str("");
   command->add_flag("--scan", flags->scan, "read every weight and report those that are not finite");
   command->add_flag("--json", flags->json, "print one JSON object");
   command->callback([flags, &exit_code] {

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "cli/commands.h"
+#include "engine/drafters.h"
 #include "engine/load.h"
 #include "engine/memory_plan.h"
 #include "model/json_fields.h"
@@ -105,7 +106,11 @@ Report make_report(Flags& flags) {
   EngineOptions& o = flags.engine;
   Report r{.model = read_model(o.model)};
   const bool has_mtp = r.model.config.mtp_num_hidden_layers > 0;
-  if (flags.algorithm->count() == 0) o.speculative_algorithm = has_mtp ? "eagle" : "ngram";
+  if (const std::optional<BlockConfig> block = resolve_drafter(o, r.model.config)) {
+    add_drafter(r.model, load_block_weights(o.speculative_draft_model_path, *block));
+  } else if (flags.algorithm->count() == 0) {
+    o.speculative_algorithm = has_mtp ? "eagle" : "ngram";
+  }
   if (o.speculative_algorithm == "eagle" && !has_mtp) {
     fail(ErrorKind::unsupported, "--speculative-algorithm eagle: the model has no MTP head; ngram works");
   }
@@ -187,7 +192,10 @@ void print(const Flags& flags, const Report& r) {
              flags.memory.empty() ? " (free on this machine)" : "");
   row("", "replay", "snapshot", "");
   sizes("weights", a.plan.weights, b.plan.weights, "");
-  sizes("drafter", a.plan.drafter, b.plan.drafter, a.plan.drafter ? "eagle: the MTP head" : "");
+  sizes("drafter", a.plan.drafter, b.plan.drafter,
+        !a.plan.drafter ? ""
+        : r.model.block ? name_of(r.model.block->kind())
+                        : "eagle: the MTP head");
   sizes("scratch", a.plan.scratch(), b.plan.scratch(), fmt::format("{} tokens a pass", a.plan.step_tokens));
   sizes("checkpoints", a.of_all(a.plan.state.checkpoint_per_seat), b.of_all(b.plan.state.checkpoint_per_seat),
         fmt::format("{} a request, {}", size(a.plan.state.checkpoint_per_seat), name_of(state.checkpoint)));
@@ -202,7 +210,7 @@ void print(const Flags& flags, const Report& r) {
   sizes("total before KV", a.before_kv(), b.before_kv(), "");
   sizes("KV cache", a.kv_cache, b.kv_cache, "what is left");
   sizes("KV a token", a.plan.kv_per_token(), b.plan.kv_per_token(),
-        fmt::format("{} layers, {}", a.plan.shape.kv_layers, name_of(state.kv)));
+        fmt::format("{} layers, {}", a.plan.shape.kv_layers + a.plan.shape.draft_layers, name_of(state.kv)));
   row("KV tokens that fit", grouped(a.kv_tokens), grouped(b.kv_tokens),
       fmt::format("at {} request{}", flags.requests, flags.requests == 1 ? "" : "s"));
   row("requests that fit", grouped(a.most_requests), grouped(b.most_requests), "beside the KV of one context");

@@ -16,6 +16,7 @@ struct DraftContext {
   Rows rows;
   const int32_t* next;  // [tokens] id of the token behind each position; behind the last one stands the anchor
   View<2> hidden;       // [tokens, H] f32 target hidden after the final norm
+  View<2> taps;         // [tokens, n H] f32 residual stream behind the n layers of Drafter::taps, side by side
 };
 
 // One request that wants drafts.
@@ -54,7 +55,9 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
   virtual const char* name() const = 0;
-  virtual bool has_confidence() const { return false; }    // every proposal has it
+  virtual bool has_confidence() const { return false; }  // every proposal has it
+  // Target layers whose output the context shall hold, -1 = the embedding. Always the same.
+  virtual std::span<const int64_t> taps() const { return {}; }
   virtual void reset(int32_t /*seat*/) {}                  // the seat starts a new request
   virtual void extend(const DraftContext& /*context*/) {}  // tokens became final
   virtual void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) = 0;

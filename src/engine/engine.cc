@@ -8,9 +8,7 @@
 
 #include "backends/tables.h"
 #include "base/error.h"
-#include "draft/mtp.h"
-#include "draft/ngram.h"
-#include "draft/suffix.h"
+#include "engine/drafters.h"
 #include "engine/load.h"
 #include "engine/stops.h"
 #include "model/chat.h"
@@ -38,15 +36,6 @@ uint64_t digest(uint64_t hash, const float* logits, int64_t count) {
   return hash;
 }
 
-// `algorithm` has passed state_options.
-std::unique_ptr<Drafter> make_drafter(const std::string& algorithm, HybridModel& model, StatePool& pool,
-                                      int64_t valid_ids) {
-  if (algorithm == "none") return nullptr;
-  if (algorithm == "ngram") return std::make_unique<NgramDrafter>();
-  if (algorithm == "suffix") return std::make_unique<SuffixDrafter>();
-  return std::make_unique<MtpDrafter>(model, pool, valid_ids);
-}
-
 }  // namespace
 
 struct Engine::Impl {
@@ -69,11 +58,13 @@ struct Engine::Impl {
   EngineInfo info;
 };
 
-Engine::Impl::Impl(const EngineOptions& o)
-    : folder(o.model),
+Engine::Impl::Impl(const EngineOptions& options)
+    : folder(options.model),
       config(load_model_config(folder)),
       generation(load_generation_config(folder, config)),
       tokenizer(Tokenizer::load(folder / "tokenizer.json")) {
+  EngineOptions o = options;
+  const std::optional<BlockConfig> block_config = resolve_drafter(o, config);
   const OpTable& ops = check_ops(backend(o.backend));
   const StateOptions state = state_options(o, config);
   const VerifyOptions verify = verify_options(o);
@@ -82,10 +73,14 @@ Engine::Impl::Impl(const EngineOptions& o)
     fail(ErrorKind::corrupt, "tokenizer.json has {} ids, the embedding {} rows: they belong to different models",
          tokenizer.size(), config.vocab_size);
   }
-  const PlannedModel planned = planned_model(weights);
+  std::optional<BlockWeights> block;
+  if (block_config) block = load_block_weights(o.speculative_draft_model_path, *block_config);
+  PlannedModel planned = planned_model(weights);
+  if (block) add_drafter(planned, *block);
   check_memory(planned, o);
   notices = config.notices;
   notices.insert(notices.end(), weights.notices.begin(), weights.notices.end());
+  if (block) notices.insert(notices.end(), block->notices.begin(), block->notices.end());
   for (const NonFinite& bad : non_finite(weights, o.on_progress)) {
     notices.push_back(fmt::format("{}: {} of {} elements are NaN or infinite", bad.name, bad.count, bad.size));
   }
@@ -101,7 +96,7 @@ Engine::Impl::Impl(const EngineOptions& o)
   stream = ops.make_stream(o.threads);
   model.emplace(std::move(weights), ops, *stream, std::max(o.chunked_prefill_size, state.ring.T));
   allocate_state(pool, planned, o);
-  drafter = make_drafter(o.speculative_algorithm, *model, *pool, tokenizer.size());
+  drafter = make_drafter(o, std::move(block), *model, *pool, tokenizer.size());
   speculative.emplace(*model, *pool, drafter.get(), o.chunked_prefill_size, tokenizer.size(), verify);
   plain.emplace(*model, *pool, nullptr, o.chunked_prefill_size, tokenizer.size());
   info = describe(*model, *pool, o);

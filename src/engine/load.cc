@@ -1,5 +1,7 @@
 #include "engine/load.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -14,6 +16,7 @@ namespace deltaring {
 namespace {
 
 constexpr int64_t kPrefillUnit = 64, kLongestPrefill = 16384;  // tokens of a prefill pass
+constexpr int64_t kDefaultWindow = 4;
 constexpr int64_t kDefaultContext = 32768;  // tokens: a model's own limit of 262144 would plan many GiB of KV
 
 DType dtype_of(const char* flag, const std::string& name) {
@@ -66,10 +69,9 @@ StateOptions state_options(const EngineOptions& o, const ModelConfig& config) {
   StateOptions state;
   const int64_t limit = config.max_position_embeddings;
   const std::string& algorithm = o.speculative_algorithm;
-  const char* const known[] = {"none", "ngram", "suffix", "eagle"};
+  const char* const known[] = {"none", "ngram", "suffix", "eagle", "dflash", "dflash2", "dspark"};
   check(std::find(std::begin(known), std::end(known), algorithm) != std::end(known),
-        "--speculative-algorithm {}: none, ngram, suffix and eagle are possible; ngram works with every model",
-        algorithm);
+        "--speculative-algorithm {}: {} are possible; ngram works with every model", algorithm, fmt::join(known, ", "));
   check(o.chunked_prefill_size >= kPrefillUnit && o.chunked_prefill_size <= kLongestPrefill &&
             o.chunked_prefill_size % kPrefillUnit == 0,
         "--chunked-prefill-size {}: a multiple of {} up to {}; 256 works", o.chunked_prefill_size, kPrefillUnit,
@@ -78,7 +80,7 @@ StateOptions state_options(const EngineOptions& o, const ModelConfig& config) {
         "--context-length {}: the model takes 1 to {} tokens; {} works", o.context_length, limit,
         std::min(limit, kDefaultContext));
   state.kv_tokens = o.context_length ? o.context_length : std::min(limit, kDefaultContext);
-  state.ring = {.T = o.speculative_num_draft_tokens,
+  state.ring = {.T = o.speculative_num_draft_tokens ? o.speculative_num_draft_tokens : kDefaultWindow,
                 .F = o.fold_grain,
                 .R = o.linear_replayssm_cache_len,
                 .policy = policy_of(o.fold_policy)};
@@ -116,7 +118,7 @@ int64_t available_memory() {
 }
 
 void check_memory(const PlannedModel& model, const EngineOptions& o) {
-  const int64_t weights = model.trunk + model.mtp, available = available_memory();
+  const int64_t weights = model.trunk + model.mtp + model.block_bytes, available = available_memory();
   if (available > INT64_MAX - weights || fits(model, o, {}, weights + available)) return;
   // What is there changes by the minute: values that need less of it are named.
   const std::vector<std::string> ways = ways_to_fit(model, o, 1, weights + available / 8 * 7);

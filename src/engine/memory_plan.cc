@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "draft/block_drafter.h"
 #include "draft/mtp.h"
 #include "engine/load.h"
 #include "spec/step.h"
@@ -78,6 +79,14 @@ PlannedModel planned_model(const ModelConfig& config) { return planned(config, e
 
 PlannedModel planned_model(const Weights& weights) { return planned(weights.config, bound_tensors(weights)); }
 
+void add_drafter(PlannedModel& model, const BlockWeights& weights) {
+  model.block = weights.config;
+  for (const std::string& name : weights.source->names()) {
+    model.block_bytes += static_cast<int64_t>(weights.source->find(name)->bytes);
+  }
+  for (const TensorSpec& tensor : expected_tensors(weights.config)) model.block_bytes += tensor.copied;
+}
+
 MemoryPlan plan_memory(const PlannedModel& model, const EngineOptions& o, const Capacity& capacity) {
   check(capacity.requests >= 1 && capacity.requests <= kMostRequests,
         "--max-running-requests {}: 1 to {} requests are possible; 16 works", capacity.requests, kMostRequests);
@@ -85,6 +94,7 @@ MemoryPlan plan_memory(const PlannedModel& model, const EngineOptions& o, const 
         capacity.kv_tokens, kMostKvTokens);
   const bool mtp = o.speculative_algorithm == "eagle" && model.config.mtp_num_hidden_layers > 0;
   MemoryPlan plan{.shape = state_shape(model.config, mtp), .options = state_options(o, model.config)};
+  if (model.block) add_draft_kv(plan.shape, *model.block);
   plan.options.seats = capacity.requests;
   if (capacity.kv_tokens > 0) plan.options.kv_tokens = capacity.kv_tokens;
   plan.state = plan_state(plan.shape, plan.options);
@@ -92,11 +102,18 @@ MemoryPlan plan_memory(const PlannedModel& model, const EngineOptions& o, const 
   plan.step_tokens = std::max(o.chunked_prefill_size, window);
   plan.weights = model.trunk;
   plan.layer_scratch = scratch_bytes(Decoder::scratch(model.config, plan.step_tokens));
-  plan.step_scratch =
-      2 * scratch_bytes(SpecStepper::scratch(model.config, plan.step_tokens, capacity.requests, plan.options.ring.T));
+  const int64_t taps = model.block ? static_cast<int64_t>(model.block->target_layer_ids.size()) : 0;
+  for (const int64_t n : {taps, int64_t{0}}) {  // with and without drafts
+    plan.step_scratch +=
+        scratch_bytes(SpecStepper::scratch(model.config, plan.step_tokens, capacity.requests, plan.options.ring.T, n));
+  }
   if (mtp) {
     plan.drafter = model.mtp;
     plan.drafter_scratch = scratch_bytes(MtpDrafter::scratch(model.config, plan.step_tokens, capacity.requests));
+  }
+  if (model.block) {
+    plan.drafter = model.block_bytes;
+    plan.drafter_scratch = BlockDrafter::scratch_bytes(*model.block, plan.step_tokens, capacity.requests);
   }
   int64_t total = 0;
   if (__builtin_add_overflow(plan.weights + plan.drafter + plan.scratch(), plan.state.total, &total)) {

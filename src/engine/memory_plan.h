@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "deltaring/engine.h"
+#include "draft/block_weights.h"
 #include "model/weights.h"
 #include "state/plan.h"
 
@@ -16,12 +17,15 @@ namespace deltaring {
 // of vectors, and Qwen3-Next's projections in another order.
 struct PlannedModel {
   ModelConfig config;
-  int64_t trunk = 0;  // what decoding without a drafter needs
-  int64_t mtp = 0;    // the MTP head; 0 when there is none
+  int64_t trunk = 0;                 // what decoding without a drafter needs
+  int64_t mtp = 0;                   // the MTP head; 0 when there is none
+  std::optional<BlockConfig> block;  // the block drafter, if there is one, and its tensors
+  int64_t block_bytes = 0;
 };
 
 PlannedModel planned_model(const ModelConfig& config);  // the tensors such a model has, in the config's dtypes
 PlannedModel planned_model(const Weights& weights);     // those that are bound
+void add_drafter(PlannedModel& model, const BlockWeights& weights);
 
 struct Capacity {
   int64_t requests = 1;   // at once
@@ -33,11 +37,11 @@ struct MemoryPlan {
   StateOptions options;  // with seats and kv_tokens of the capacity
   StatePlan state;       // what the pool allocates
   int64_t weights = 0;
-  int64_t drafter = 0;          // weights of the MTP head where it drafts
+  int64_t drafter = 0;          // weights of the MTP head or the block drafter that drafts
   int64_t step_tokens = 0;      // the longest step or prefill pass
   int64_t layer_scratch = 0;    // of Decoder
   int64_t step_scratch = 0;     // of both steppers, with and without drafts
-  int64_t drafter_scratch = 0;  // of the MTP head
+  int64_t drafter_scratch = 0;  // of it
 
   int64_t scratch() const { return layer_scratch + step_scratch + drafter_scratch; }
   int64_t kv_cache() const { return state.pages * state.kv_per_page; }

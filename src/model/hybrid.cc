@@ -1,5 +1,7 @@
 #include "model/hybrid.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace deltaring {
@@ -52,9 +54,24 @@ StateShape state_shape(const ModelConfig& c, bool mtp) {
           .D = c.head_dim};
 }
 
-void HybridModel::forward(const Rows& rows, const int32_t* ids, bool prefill, const StatePool& pool, View<2> hidden) {
+namespace {
+
+void copy_taps(const Taps& taps, int64_t layer, View<2> hidden) {
+  for (size_t i = 0; i < taps.layers.size(); i++) {
+    if (taps.layers[i] != layer) continue;
+    for (int64_t t = 0; t < hidden.shape[0]; t++) {
+      std::copy_n(hidden.f32(t), hidden.shape[1], taps.out.f32(t, static_cast<int64_t>(i) * hidden.shape[1]));
+    }
+  }
+}
+
+}  // namespace
+
+void HybridModel::forward(const Rows& rows, const int32_t* ids, bool prefill, const StatePool& pool, View<2> hidden,
+                          const Taps& taps) {
   decoder_.ops().embedding({.ids = ids, .table = weights_.embed_tokens, .out = hidden}, decoder_.stream());
-  int64_t gdn_layer = 0, kv_layer = 0;
+  int64_t gdn_layer = 0, kv_layer = 0, done = -1;
+  copy_taps(taps, done, hidden);
   for (const LayerWeights& layer : weights_.layers) {
     if (layer.kind == LayerKind::gdn) {
       const GdnLayerState state{.rollback = pool.options().rollback,
@@ -68,6 +85,7 @@ void HybridModel::forward(const Rows& rows, const int32_t* ids, bool prefill, co
     } else {
       decoder_.attention_layer(layer, rows, pool.kv(kv_layer++), hidden);
     }
+    copy_taps(taps, ++done, hidden);
   }
   decoder_.norm(weights_.norm, hidden, hidden);
 }

@@ -1,5 +1,7 @@
 // The hybrid layer stack: token ids in, hidden states and logits out, state through the pool.
 #pragma once
+#include <span>
+
 #include "model/decoder.h"
 
 namespace deltaring {
@@ -12,6 +14,12 @@ StateShape state_shape(const Weights& weights);
 // The table itself. Throws Error(unsupported) naming an op that the hybrid stack needs and the table lacks.
 const OpTable& check_ops(const OpTable& ops);
 
+// Where forward leaves copies of the residual stream, for a drafter.
+struct Taps {
+  std::span<const int64_t> layers;  // behind which, in [-1, L); -1 = the embedding
+  View<2> out;                      // [tokens, layers H] f32, side by side
+};
+
 class HybridModel {
  public:
   // Steps of up to max_tokens tokens. Throws as check_ops.
@@ -20,7 +28,8 @@ class HybridModel {
 
   // Runs the rows through all layers; appends records, conv rows and KV, moves no cursor. prefill: every row token is
   // accepted, so rows.fold_to may lie inside a row. hidden [tokens, H]: output of the final norm.
-  void forward(const Rows& rows, const int32_t* ids, bool prefill, const StatePool& pool, View<2> hidden);
+  void forward(const Rows& rows, const int32_t* ids, bool prefill, const StatePool& pool, View<2> hidden,
+               const Taps& taps = {});
 
   // logits [n, vocab_size] of hidden [n, H].
   void logits(View<2> hidden, View<2> out) { decoder_.linear(hidden, weights_.lm_head, out); }

@@ -53,6 +53,7 @@ void check(const AttentionArgs& a) {
   check_view("attention", "q [tokens, Hq, D]", a.q, DType::f32, {tokens, Hq, D});
   if (a.gate) check_view("attention", "gate [tokens, Hq, D]", a.gate, DType::f32, {tokens, Hq, D});
   check_output("attention", "out [tokens, Hq, D]", a.out, DType::f32, {tokens, Hq, D});
+  check(a.window >= 0, "attention: window is {}, want >= 0; 0 = no window", a.window);
   check(a.rows, a.kv.seats, tokens);
   check_table("attention", a.rows, a.kv, true);
 }

@@ -1,4 +1,5 @@
-// Full attention over a paged KV store, causal, with grouped queries and an optional sigmoid output gate.
+// Attention over a paged KV store with grouped queries: causal or over whole rows, with or without a sliding window,
+// sinks and a sigmoid output gate.
 #pragma once
 #include "base/view.h"
 #include "ops/rows.h"
@@ -20,16 +21,22 @@ struct KvAppendArgs {
   KvPages kv;
 };
 
-// Query at position p sees positions [0, p] of its own seat, all of which must have been appended.
-//   out = softmax(scale q.k) v, times sigmoid(gate) when gate is given. Query head h uses kv head h / (Hq/Hkv).
-// The bits of a query's result depend on p and the stored rows only: not on the row's length, the batch or the threads.
+// Query at position p sees positions [p - window + 1, p] of its own seat (from 0 without a window), or up to the last
+// position of its row with whole_row; all before the row's end must have been appended.
+//   out = softmax(scale q.k) v, times sigmoid(gate) when gate is given. Query head h uses kv head h / (Hq/Hkv). A sink
+//   is one more score of its head, with the value zero.
+// The bits of a query's result depend on p and the rows it sees only: not on the row's length (but by whole_row), the
+// batch or the threads.
 struct AttentionArgs {
   Rows rows;
   View<3> q;     // [tokens, Hq, D] f32
   View<3> gate;  // [tokens, Hq, D] f32 or null
   KvPages kv;
   float scale;
-  View<3> out;  // [tokens, Hq, D] f32
+  bool whole_row = false;        // queries see what stands behind them in their row
+  int64_t window = 0;            // positions that a query sees up to its own, 0 = all
+  const float* sinks = nullptr;  // [Hq] or null
+  View<3> out;                   // [tokens, Hq, D] f32
 };
 
 void check(const KvAppendArgs& args);

@@ -53,12 +53,12 @@ struct SpecStepper::Window {
   }
 };
 
-ScratchList<SpecStepper> SpecStepper::scratch(const ModelConfig& config, int64_t max_tokens, int64_t seats, int64_t T) {
+ScratchList<SpecStepper> SpecStepper::scratch(const ModelConfig& config, int64_t max_tokens, int64_t seats, int64_t T,
+                                              int64_t taps) {
   const int64_t window = seats * T, H = config.hidden_size, vocab = config.vocab_size;
-  return {{&SpecStepper::hidden_, max_tokens, H},
-          {&SpecStepper::committed_, window, H},
-          {&SpecStepper::logits_, window, vocab},
-          {&SpecStepper::law_, T, vocab},
+  return {{&SpecStepper::hidden_, max_tokens, H}, {&SpecStepper::taps_, max_tokens, taps * H},
+          {&SpecStepper::committed_, window, H},  {&SpecStepper::committed_taps_, window, taps * H},
+          {&SpecStepper::logits_, window, vocab}, {&SpecStepper::law_, T, vocab},
           {&SpecStepper::edited_, T, vocab}};
 }
 
@@ -77,7 +77,8 @@ SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, 
         "--chunked-prefill-size {}: a multiple of 64, at most {}; 256 works", prefill_chunk, max_tokens);
   check(window <= max_tokens, "a step of {} tokens exceeds the scratch for {}", window, max_tokens);
   check_verify(verify, drafter, T);
-  arena_ = allocate_scratch(*this, scratch(model.config(), max_tokens, seats, T),
+  const int64_t taps = drafter ? static_cast<int64_t>(drafter->taps().size()) : 0;
+  arena_ = allocate_scratch(*this, scratch(model.config(), max_tokens, seats, T, taps),
                             "hidden states and logits of a step, --chunked-prefill-size");
   reset_stats();
   if (mode_ == VerifyMode::dense && !verify.adaptive) return;
@@ -100,6 +101,10 @@ void SpecStepper::check_owned(const Sequence& s) const {
 int64_t SpecStepper::due(Cursor cursor) const {
   if (pool_.options().rollback == StateRollback::snapshot) return cursor.pos;  // the pool moves it along
   return plan_fold(cursor, pool_.options().ring.F, pool_.options().ring.policy);
+}
+
+Taps SpecStepper::taps(int64_t tokens) const {
+  return {.layers = drafter_ ? drafter_->taps() : std::span<const int64_t>(), .out = taps_.rows(0, tokens)};
 }
 
 // Verify steps of 1, 2, 4, ... tokens on fresh seats: nothing is committed, so nothing is left of them.
@@ -235,10 +240,15 @@ void SpecStepper::prefill(Sequence& s) {
     window.ids.assign(s.tokens.begin() + cursor.pos, s.tokens.begin() + cut);
     window.close();
     const View<2> hidden = hidden_.rows(0, window.tokens());
-    model_.forward(window.rows(), window.ids.data(), true, pool_, hidden);
+    model_.forward(window.rows(), window.ids.data(), true, pool_, hidden, taps(window.tokens()));
     if (cut == end) first_token(s, hidden.rows(hidden.shape[0] - 1, 1));
     if (cut == end && s.emitted == 0) return;
-    if (drafter_) drafter_->extend({.rows = window.rows(), .next = s.tokens.data() + cursor.pos + 1, .hidden = hidden});
+    if (drafter_) {
+      drafter_->extend({.rows = window.rows(),
+                        .next = s.tokens.data() + cursor.pos + 1,
+                        .hidden = hidden,
+                        .taps = taps_.rows(0, window.tokens())});
+    }
     pool_.commit(s.seat, window.fold_to[0], window.tokens());
   }
   s.failed = false;
@@ -359,12 +369,16 @@ void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Win
     kept.add(s.seat, {.folded = 0, .pos = window.first[b]}, 0);
     for (int32_t i = 0; i <= accepted_[b]; i++) {
       std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(kept.ids.size()));
+      std::copy_n(taps_.f32(window.start[b] + i), taps_.shape[1], committed_taps_.f32(kept.ids.size()));
       kept.ids.push_back(s.tokens[window.first[b] + i + 1]);
     }
     kept.close();
   }
   if (kept.ids.empty()) return;
-  drafter_->extend({.rows = kept.rows(), .next = kept.ids.data(), .hidden = committed_.rows(0, kept.tokens())});
+  drafter_->extend({.rows = kept.rows(),
+                    .next = kept.ids.data(),
+                    .hidden = committed_.rows(0, kept.tokens()),
+                    .taps = committed_taps_.rows(0, kept.tokens())});
 }
 
 void SpecStepper::step(std::span<Sequence* const> sequences) {
@@ -385,7 +399,7 @@ void SpecStepper::step(std::span<Sequence* const> sequences) {
   for (Sequence* s : sequences) s->failed = true;  // unless the step comes through
   logit_rows_ = window.tokens();
   const View<2> hidden = hidden_.rows(0, window.tokens());
-  model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);
+  model_.forward(window.rows(), window.ids.data(), false, pool_, hidden, taps(window.tokens()));
   model_.logits(hidden, logits());
   accept(sequences, window);
   commit(window);

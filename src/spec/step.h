@@ -72,8 +72,10 @@ struct SpecStats {
 
 class SpecStepper {
  public:
-  // What a stepper allocates: for prefills of up to max_tokens tokens, for steps of up to seats * T.
-  static ScratchList<SpecStepper> scratch(const ModelConfig& config, int64_t max_tokens, int64_t seats, int64_t T);
+  // What a stepper allocates: for prefills of up to max_tokens tokens, for steps of up to seats * T, for a drafter with
+  // so many taps.
+  static ScratchList<SpecStepper> scratch(const ModelConfig& config, int64_t max_tokens, int64_t seats, int64_t T,
+                                          int64_t taps);
 
   // drafter may be null: plain decoding. prefill_chunk: tokens of a prefill call, a multiple of 64 (and so of F), at
   // most the model's max_tokens. valid_ids: ids at and above are padding rows of the head. All referees outlive the
@@ -115,6 +117,7 @@ class SpecStepper {
   void commit(const Window& window);
   void extend_drafter(std::span<Sequence* const> sequences, const Window& window);
   void first_token(Sequence& sequence, View<2> hidden);
+  Taps taps(int64_t tokens) const;
 
   HybridModel& model_;
   StatePool& pool_;
@@ -125,10 +128,11 @@ class SpecStepper {
   std::optional<VerifyScheduler> scheduler_;
   std::optional<AdaptiveWindow> window_;
   Arena arena_;
-  View<2> hidden_;        // [max_tokens, H]
-  View<2> committed_;     // [seats * T, H] rows of hidden_ that stay, packed
-  View<2> logits_;        // [seats * T, vocab]
-  View<2> law_, edited_;  // [T, vocab] of one request
+  View<2> hidden_;                      // [max_tokens, H]
+  View<2> taps_;                        // [max_tokens, n H]
+  View<2> committed_, committed_taps_;  // [seats * T, ..] rows of hidden_ and taps_ that stay, packed
+  View<2> logits_;                      // [seats * T, vocab]
+  View<2> law_, edited_;                // [T, vocab] of one request
   int64_t logit_rows_ = 0;
   std::vector<Proposal> proposals_;
   std::vector<int32_t> caps_;      // [rows] under cap_accept: the most drafts that may stay

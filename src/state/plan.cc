@@ -43,7 +43,10 @@ void check_shape(const StateShape& s) {
                                                      {"taps", s.taps},
                                                      {"kv_layers", s.kv_layers},
                                                      {"Hkv", s.Hkv},
-                                                     {"D", s.D}};
+                                                     {"D", s.D},
+                                                     {"draft_layers", s.draft_layers},
+                                                     {"draft_Hkv", s.draft_Hkv},
+                                                     {"draft_D", s.draft_D}};
   for (const auto& [name, extent] : extents) check(extent >= 0, "state shape: {} is {}, want >= 0", name, extent);
 }
 
@@ -66,10 +69,11 @@ StatePlan plan_state(const StateShape& s, const StateOptions& o) {
     plan.records_per_seat = (Size(s.gdn_layers) * o.ring.R * ((key_dim + value_dim) * bytes(o.record) + gates)).get();
   if (!replay && o.ring.T > 1) plan.snapshots_per_seat = (checkpoint_bytes(s, o.checkpoint) * o.ring.T).get();
   plan.conv_per_seat = (Size(s.gdn_layers) * plan.conv_rows * s.conv_channels * bytes(DType::f32)).get();
-  plan.kv_per_page = (Size(s.kv_layers) * 2 * s.Hkv * o.page_rows * s.D * bytes(o.kv)).get();
+  const Size kv_per_token = Size(s.kv_layers) * s.Hkv * s.D + Size(s.draft_layers) * s.draft_Hkv * s.draft_D;
+  plan.kv_per_page = (kv_per_token * 2 * o.page_rows * bytes(o.kv)).get();
   // Each seat may leave one page partly used, so that many pages more make kv_tokens a promise.
   plan.pages = (Size((o.kv_tokens - 1) / o.page_rows) + o.seats).get();
-  const int64_t pieces = 8, padding = pieces * static_cast<int64_t>(Arena::kAlignment);
+  const int64_t pieces = 9, padding = pieces * static_cast<int64_t>(Arena::kAlignment);
   const Size seat =
       Size(plan.checkpoint_per_seat) + plan.records_per_seat + plan.snapshots_per_seat + plan.conv_per_seat;
   plan.total = (seat * o.seats + Size(plan.pages) * plan.kv_per_page + padding).get();

@@ -18,7 +18,8 @@ struct StateShape {
   int64_t gdn_layers = 0, Hk = 0, Hv = 0, K = 0, V = 0;
   int64_t G = 1;  // gate channels a value head: 1, or K
   int64_t conv_channels = 0, taps = 0;
-  int64_t kv_layers = 0, Hkv = 0, D = 0;  // full attention layers, the drafter's included
+  int64_t kv_layers = 0, Hkv = 0, D = 0;                 // full attention layers, an MTP head's included
+  int64_t draft_layers = 0, draft_Hkv = 0, draft_D = 0;  // of a drafter with heads of its own: in the same pages
 };
 
 struct StateOptions {

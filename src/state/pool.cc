@@ -21,7 +21,7 @@ StatePool::StatePool(const StateShape& shape, const StateOptions& options)
       options_(options),
       plan_(plan_state(shape, options)),
       arena_(static_cast<size_t>(plan_.total), "state of all requests") {
-  const auto& [L, Hk, Hv, K, V, G, C, taps, kv_layers, Hkv, D] = shape_;
+  const auto& [L, Hk, Hv, K, V, G, C, taps, kv_layers, Hkv, D, draft_layers, draft_Hkv, draft_D] = shape_;
   const bool replay = options_.rollback == StateRollback::replay;
   const int64_t seats = options_.seats, R = replay ? options_.ring.R : 0;
   checkpoint_ = take<5>(options_.checkpoint, {L, seats, Hv, V, K});
@@ -32,6 +32,7 @@ StatePool::StatePool(const StateShape& shape, const StateOptions& options)
   if (plan_.snapshots_per_seat > 0) snapshots_ = take<6>(options_.checkpoint, {L, seats, options_.ring.T, Hv, V, K});
   conv_ = take<4>(DType::f32, {L, seats, plan_.conv_rows, C});
   kv_ = take<6>(options_.kv, {kv_layers, 2, plan_.pages, Hkv, options_.page_rows, D});
+  draft_kv_ = take<6>(options_.kv, {draft_layers, 2, plan_.pages, draft_Hkv, options_.page_rows, draft_D});
   seats_.resize(seats);
   table_.assign(seats * plan_.pages, -1);  // a page that was not reserved is refused by the ops
   page_references_.resize(plan_.pages);
@@ -125,8 +126,8 @@ void StatePool::commit(int32_t seat, int64_t fold_to, int64_t acc) {
   check(fits && acc >= 0 && at.cursor.folded <= fold_to && fold_to <= end,
         "seat {}: cannot keep {} tokens and fold to {} from folded {}, pos {}", seat, acc, fold_to, at.cursor.folded,
         at.cursor.pos);
-  check(shape_.kv_layers == 0 || end <= at.pages * options_.page_rows, "seat {}: {} tokens in {} KV pages of {}", seat,
-        end, at.pages, options_.page_rows);
+  check(shape_.kv_layers + shape_.draft_layers == 0 || end <= at.pages * options_.page_rows,
+        "seat {}: {} tokens in {} KV pages of {}", seat, end, at.pages, options_.page_rows);
   move(seat, deltaring::commit(at.cursor, fold_to, acc));
 }
 
@@ -137,12 +138,6 @@ void StatePool::rewind(int32_t seat, int64_t pos) {
          c.folded, c.pos, c.folded);
   }
   move(seat, {.folded = c.folded, .pos = pos});
-}
-
-// A page is Hkv * page_rows * D elements of K (which = 0) or V (1) of one layer.
-std::span<std::byte> StatePool::page(int64_t layer, int64_t which, int32_t page) const {
-  const size_t bytes = static_cast<size_t>(shape_.Hkv * options_.page_rows * shape_.D) * size_of(options_.kv);
-  return {static_cast<std::byte*>(kv_[layer][which][page].data), bytes};
 }
 
 int32_t StatePool::clone(int32_t from, SeatState state) {
@@ -159,9 +154,12 @@ int32_t StatePool::clone(int32_t from, SeatState state) {
     free_pages_.pop_back();
     page_references_[page_to] = 1;
     pages_of(to)[i] = page_to;
-    for (int64_t layer = 0; layer < shape_.kv_layers; layer++) {
-      for (const int64_t which : {0, 1})
-        std::ranges::copy(page(layer, which, page_from), page(layer, which, page_to).begin());
+    for (const View<6>& kv : {kv_, draft_kv_}) {  // a page is Hkv * page_rows * D elements of K or V of one layer
+      const size_t bytes = static_cast<size_t>(kv.stride[2]) * size_of(kv.dtype);
+      for (int64_t layer = 0; layer < kv.shape[0]; layer++) {
+        for (const int64_t which : {0, 1})
+          std::memcpy(kv[layer][which][page_to].data, kv[layer][which][page_from].data, bytes);
+      }
     }
   }
   seats_[to].pages = live;
@@ -262,12 +260,12 @@ View<5> StatePool::snapshots(int64_t layer) const { return snapshots_ ? snapshot
 
 View<3> StatePool::conv_ring(int64_t layer) const { return conv_[layer]; }
 
-KvPages StatePool::kv(int64_t layer) const {
-  return {.k = kv_[layer][0],
-          .v = kv_[layer][1],
-          .table = table_.data(),
-          .table_stride = plan_.pages,
-          .seats = options_.seats};
+KvPages StatePool::pages_in(const View<4>& k, const View<4>& v) const {
+  return {.k = k, .v = v, .table = table_.data(), .table_stride = plan_.pages, .seats = options_.seats};
 }
+
+KvPages StatePool::kv(int64_t layer) const { return pages_in(kv_[layer][0], kv_[layer][1]); }
+
+KvPages StatePool::draft_kv(int64_t layer) const { return pages_in(draft_kv_[layer][0], draft_kv_[layer][1]); }
 
 }  // namespace deltaring

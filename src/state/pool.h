@@ -75,6 +75,7 @@ class StatePool {
       int64_t layer) const;  // [seats, T, Hv, V, K] of the checkpoint's dtype; null under replay and T = 1
   View<3> conv_ring(int64_t layer) const;  // [seats, Rc, C] f32
   KvPages kv(int64_t layer) const;         // layer counts attention layers, the target's first
+  KvPages draft_kv(int64_t layer) const;   // layer counts the drafter's own
 
   const StateShape& shape() const { return shape_; }
   const StateOptions& options() const { return options_; }
@@ -100,7 +101,7 @@ class StatePool {
   void release_seat(int32_t seat);
   int32_t take_seat(SeatState state, Cursor cursor);
   int32_t clone(int32_t from, SeatState state);
-  std::span<std::byte> page(int64_t layer, int64_t which, int32_t page) const;
+  KvPages pages_in(const View<4>& k, const View<4>& v) const;
   template <class Visit>
   void visit_live(int32_t seat, Cursor cursor, const Visit& visit);
   int64_t count_live(int32_t seat, Cursor cursor);
@@ -115,7 +116,7 @@ class StatePool {
   View<4> record_beta_;          // [layers, seats, Hv, R]
   View<6> snapshots_;            // [layers, seats, T, Hv, V, K]
   View<4> conv_;                 // [layers, seats, Rc, C]
-  View<6> kv_;                   // [layers, 2, pages, Hkv, page_rows, D]
+  View<6> kv_, draft_kv_;        // [layers, 2, pages, Hkv, page_rows, D]
   std::vector<Seat> seats_;
   std::vector<int32_t> table_;                    // [seats, pages]
   std::vector<int32_t> page_references_;          // [pages]

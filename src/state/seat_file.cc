@@ -33,6 +33,9 @@ constexpr Field kShape[] = {{"GDN layers", &SeatHeader::gdn_layers},
                             {"attention layers", &SeatHeader::kv_layers},
                             {"Hkv", &SeatHeader::Hkv},
                             {"D", &SeatHeader::D},
+                            {"layers of a drafter", &SeatHeader::draft_layers},
+                            {"Hkv of a drafter", &SeatHeader::draft_Hkv},
+                            {"D of a drafter", &SeatHeader::draft_D},
                             {"checkpoint dtype", &SeatHeader::checkpoint},
                             {"record dtype", &SeatHeader::record},
                             {"conv dtype", &SeatHeader::conv},
@@ -83,7 +86,7 @@ SeatHeader open_seat_file(std::span<const std::byte> file, const SeatHeader& own
   }
   damaged(0 <= header.folded && header.folded <= header.pos && header.pos < int64_t{1} << 48,
           "its cursor is impossible");
-  damaged(header.reserved == 0, "a field that nothing uses is not 0");
+  damaged(std::ranges::all_of(header.reserved, [](int64_t x) { return x == 0; }), "a field that nothing uses is not 0");
   return header;
 }
 

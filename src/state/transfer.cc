@@ -23,6 +23,9 @@ SeatHeader header_of(const StatePool& pool, Cursor cursor, std::span<SideState* 
                     .kv_layers = s.kv_layers,
                     .Hkv = s.Hkv,
                     .D = s.D,
+                    .draft_layers = s.draft_layers,
+                    .draft_Hkv = s.draft_Hkv,
+                    .draft_D = s.draft_D,
                     .checkpoint = static_cast<int64_t>(o.checkpoint),
                     .record = static_cast<int64_t>(o.record),
                     .conv = static_cast<int64_t>(DType::f32),
@@ -52,11 +55,16 @@ void StatePool::visit_live(int32_t seat, Cursor c, const Visit& visit) {
   const auto kv_row = [&](const View<1>& row) {
     visit(std::span(static_cast<std::byte*>(row.data), static_cast<size_t>(row.shape[0]) * size_of(row.dtype)));
   };
-  for (int64_t layer = 0; layer < shape_.kv_layers; layer++) {
-    for (int64_t p = 0; p < c.pos; p++) {
-      const int32_t page = pages_of(seat)[p / options_.page_rows];
-      const int64_t row = p % options_.page_rows;
-      for (int64_t h = 0; h < shape_.Hkv; h++) kv_row(kv_[layer][0][page][h][row]), kv_row(kv_[layer][1][page][h][row]);
+  for (const View<6>& kv : {kv_, draft_kv_}) {
+    for (int64_t layer = 0; layer < kv.shape[0]; layer++) {
+      for (int64_t first = 0; first < c.pos; first += options_.page_rows) {
+        const int32_t page = pages_of(seat)[first / options_.page_rows];
+        const int64_t count = std::min(options_.page_rows, c.pos - first);
+        for (int64_t row = 0; row < count; row++) {
+          for (int64_t h = 0; h < kv.shape[3]; h++)
+            kv_row(kv[layer][0][page][h][row]), kv_row(kv[layer][1][page][h][row]);
+        }
+      }
     }
   }
   for (SideState* side : sides_) visit(side->bytes(seat));

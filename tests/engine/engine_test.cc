@@ -299,7 +299,7 @@ TEST(Engine, RefusesOptionsByName) {
       {"backend", [](EngineOptions& o) { o.backend = "abacus"; }},
       {"threads", [](EngineOptions& o) { o.threads = -1; }},
       {"--speculative-algorithm", [](EngineOptions& o) { o.speculative_algorithm = "medusa"; }},
-      {"--speculative-num-draft-tokens", [](EngineOptions& o) { o.speculative_num_draft_tokens = 0; }},
+      {"--speculative-num-draft-tokens", [](EngineOptions& o) { o.speculative_num_draft_tokens = -1; }},
       {"--speculative-num-draft-tokens", [](EngineOptions& o) { o.speculative_num_draft_tokens = 257; }},
       {"--speculative-num-draft-tokens",
        [](EngineOptions& o) { o.speculative_num_draft_tokens = std::numeric_limits<int64_t>::max(); }},

@@ -61,6 +61,54 @@ TEST_P(Attention, MatchesTheDefinitionFarIntoAContext) {
   }
 }
 
+// Sliding windows, whole rows and sinks, alone and together, around the bounds of blocks and splits.
+TEST_P(Attention, WindowsWholeRowsAndSinksMatchTheDefinition) {
+  int i = 0;
+  for (const int64_t window : {0, 1, 5, 64, 100, 1030}) {
+    for (const bool whole_row : {false, true}) {
+      for (const bool sinks : {false, true}) {
+        const Shape s{4 * (1 + i % 2), 2, i % 3 ? 64 : 33, 16, i % 2 ? DType::bf16 : DType::f32};
+        World w(ops(), s, 2, 1100);
+        w.append_all();
+        Sight sight{.window = window, .whole_row = whole_row, .sinks = {}};
+        if (sinks) sight.sinks = random_tensor(s.Hq, 9);
+        const std::vector<Row> rows{{0, 1020, 9}, {1, 61, 8}, {-1, 3, 2}};
+        const Tensor out = w.attend(rows, false, sight);
+        int64_t token = 0;
+        for (const Row& r : rows) {
+          for (int32_t t = 0; t < r.length && r.seat >= 0; t++, token++)
+            w.expect_near(&out[token * s.Hq * s.D], r, r.first + t, false, sight);
+        }
+        i++;
+      }
+    }
+  }
+}
+
+// A window cuts the past without a trace: what lies before it may be anything, and rows may be cut anywhere.
+TEST_P(Attention, NothingBeforeAWindowIsSeen) {
+  const Shape s{4, 2, 64, 16};
+  World clean(ops(), s, 1, 1060), poisoned(ops(), s, 1, 1060);
+  const int64_t width = s.Hkv * s.D;
+  for (auto* x : {&poisoned.k[0], &poisoned.v[0]}) std::fill(x->begin(), x->begin() + 971 * width, kNaN);
+  clean.append_all(), poisoned.append_all();
+  for (const bool whole_row : {false, true}) {
+    const Sight sight{.window = 30, .whole_row = whole_row, .sinks = {}};
+    const Tensor all = clean.attend({{0, 1000, 50}}, true, sight);
+    EXPECT_TRUE(same_bits(poisoned.attend({{0, 1000, 50}}, true, sight), all)) << whole_row;
+    Tensor pieces;
+    for (int32_t p = 1000; p < 1050; p += 7) {
+      const Tensor piece = clean.attend({{0, p, std::min(7, 1050 - p)}}, true, sight);
+      pieces.insert(pieces.end(), piece.begin(), piece.end());
+    }
+    EXPECT_EQ(same_bits(pieces, all), !whole_row);
+  }
+  World other(ops(), s, 1, 1060, 3);
+  other.append_all();
+  EXPECT_TRUE(same_bits(other.attend({{0, 1000, 50}}, true, {.window = 30, .sinks = {}}),
+                        clean.attend({{0, 1000, 50}}, true, {.window = 30, .sinks = {}})));
+}
+
 TEST_P(Attention, BitsDoNotDependOnTheWindow) {
   for (const Shape& s : {Shape{6, 2, 80, 16, DType::bf16}, Shape{2, 2, 33, 1}, Shape{4, 1, 128, 64, DType::f16}}) {
     World w(ops(), s, 1, 1040);
@@ -222,6 +270,7 @@ TEST_P(Attention, RefusesBrokenArgumentsByName) {
   refuse("gate [tokens, Hq, D] has 2 in tokens, want 3", [](Good& g) { g.attention.gate.shape[0] = 2; });
   refuse("out [tokens, Hq, D] has stride 2 in D, want 1", [](Good& g) { g.attention.out.stride[2] = 2; });
   refuse("q [tokens, Hq, D] is null", [](Good& g) { g.attention.q.data = nullptr; });
+  refuse("window is -1", [](Good& g) { g.attention.window = -1; });
   refuse("Hq = 3 is no multiple of Hkv = 2", [](Good& g) { g.attention.q = g.tensor(3); });
   refuse("page_rows is 12", [](Good& g) { g.attention.kv.k.shape[2] = g.attention.kv.v.shape[2] = 12; });
   refuse("kv.v [pages, Hkv, page_rows, D] has 8 in pages, want 9", [](Good& g) { g.attention.kv.v.shape[0]--; });

@@ -42,6 +42,16 @@ struct Row {
   int32_t length;
 };
 
+// What queries see beside the causal past.
+struct Sight {
+  int64_t window = 0;
+  bool whole_row = false;
+  Tensor sinks = {};  // [Hq] or empty
+
+  int64_t begin(int64_t p) const { return window > 0 ? std::max<int64_t>(0, p - window + 1) : 0; }
+  int64_t end(const Row& row, int64_t p) const { return whole_row ? row.first + row.length : p + 1; }
+};
+
 // Rows and the arrays they point to.
 struct PackedRows {
   explicit PackedRows(const std::vector<Row>& rows) : start{0} {
@@ -102,7 +112,7 @@ class World {
   }
 
   // out [tokens, Hq * D], written into a strided view between sentinels.
-  Tensor attend(const std::vector<Row>& rows, bool gated = true) {
+  Tensor attend(const std::vector<Row>& rows, bool gated = true, const Sight& sight = {}) {
     const PackedRows packed(rows);
     const int64_t tokens = packed.start.back(), width = s.Hq * s.D, gap = 5, pitch = width + gap;
     Tensor qs = pack(rows, q, s.Hq), gates = pack(rows, gate, s.Hq), padded(gap + tokens * pitch, kSentinel);
@@ -112,6 +122,9 @@ class World {
                    .gate = gated ? dense<3>(gates.data(), DType::f32, {tokens, s.Hq, s.D}) : View<3>{},
                    .kv = kv,
                    .scale = scale(),
+                   .whole_row = sight.whole_row,
+                   .window = sight.window,
+                   .sinks = sight.sinks.empty() ? nullptr : sight.sinks.data(),
                    .out = out},
                   *stream);
     Tensor dense_out;
@@ -129,16 +142,21 @@ class World {
 
   // The definition, on the stored values, for position p of a seat; and how far float arithmetic may be from it.
   void expect_near(const float* out, int32_t seat, int64_t p, bool gated) const {
+    expect_near(out, {seat, p, 1}, p, gated, {});
+  }
+  void expect_near(const float* out, const Row& row, int64_t p, bool gated, const Sight& sight) const {
+    const int32_t seat = row.seat;
+    const int64_t begin = sight.begin(p), end = sight.end(row, p);
     for (int64_t h = 0; h < s.Hq; h++) {
       const float* query = &q[seat][(p * s.Hq + h) * s.D];
       const int64_t kv_head = h / (s.Hq / s.Hkv);
       const auto stored = [&](const Tensor& x, int64_t j, int64_t c) {
         return static_cast<double>(round_to(s.dtype, x[(j * s.Hkv + kv_head) * s.D + c]));
       };
-      std::vector<double> score(p + 1), sum_v(s.D);
+      std::vector<double> score(end), sum_v(s.D);
       double q_norm = 0, k_norm = 0, v_max = 0, sum = 0;
       for (int64_t c = 0; c < s.D; c++) q_norm += static_cast<double>(query[c]) * query[c];
-      for (int64_t j = 0; j <= p; j++) {
+      for (int64_t j = begin; j < end; j++) {
         double norm = 0;
         for (int64_t c = 0; c < s.D; c++) {
           const double key = stored(k[seat], j, c);
@@ -147,8 +165,9 @@ class World {
         }
         k_norm = std::max(k_norm, norm);
       }
-      const double top = *std::max_element(score.begin(), score.end());
-      for (int64_t j = 0; j <= p; j++) {
+      double top = *std::max_element(score.begin() + begin, score.end());
+      if (!sight.sinks.empty()) top = std::max<double>(top, sight.sinks[h]), sum = std::exp(sight.sinks[h] - top);
+      for (int64_t j = begin; j < end; j++) {
         const double w = std::exp(score[j] - top);
         sum += w;
         for (int64_t c = 0; c < s.D; c++) {
@@ -159,7 +178,7 @@ class World {
       }
       // Each score is off by at most D roundings of |q| |k| scale, each sum by one rounding a term.
       const double eps = 0x1p-24, score_error = s.D * eps * std::sqrt(q_norm * k_norm) * scale();
-      const double tolerance = v_max * (2 * score_error + (2 * std::min<double>(p + 1, 1024) + 64) * eps);
+      const double tolerance = v_max * (2 * score_error + (2 * std::min<double>(end, 1024) + 64) * eps);
       for (int64_t c = 0; c < s.D; c++) {
         const double g = gate[seat][(p * s.Hq + h) * s.D + c];
         const double want = sum_v[c] / sum * (gated ? 1 / (1 + std::exp(-g)) : 1);

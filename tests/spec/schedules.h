@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "support/rig.h"
@@ -17,7 +18,7 @@ struct Plain {
 };
 
 inline Plain decode_plain(const Weights& weights, RigOptions o, const std::vector<int32_t>& prompt, int64_t output) {
-  o.seats = 1, o.T = 1, o.R = 0;
+  o.seats = 1, o.T = 1, o.R = 0, o.block.reset();
   Rig rig(weights, o);
   Sequence s = rig.start(prompt);
   Plain plain{.tokens = {}, .logits = {}, .prompt = prompt.size()};
@@ -58,16 +59,23 @@ inline std::string step_and_compare(Rig& rig, const std::vector<Sequence*>& rows
   return "";
 }
 
+// A drafter that works alongside the script.
+using MakeDrafter = std::function<std::unique_ptr<Drafter>(Rig&)>;
+
 // Several requests in one batch, each with its own plain oracle; rows join, leave and come back in other seats. Returns
 // "" or what differed.
-inline std::string run_schedule(const Weights& weights, RigOptions o, uint64_t seed, int64_t output) {
+inline std::string run_schedule(const Weights& weights, RigOptions o, uint64_t seed, int64_t output,
+                                const MakeDrafter& make = {}) {
   std::mt19937_64 rng(seed);
   const auto draw = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
   const int64_t vocab = weights.config.vocab_size;
   o.prefill_chunk = 64 * (1 + draw(2));
   Rig rig(weights, o);
   ScriptedDrafter drafter(seed, vocab);
-  rig.use(&drafter);
+  const std::unique_ptr<Drafter> inner = make ? make(rig) : nullptr;
+  std::optional<Overruled> both;
+  if (inner) both.emplace(*inner, drafter);
+  rig.use(both ? static_cast<Drafter*>(&*both) : &drafter);
   for (int round = 0; round < 2; round++) {
     std::vector<Sequence> sequences;
     std::vector<Plain> oracles;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "draft/ngram.h"
 #include "spec/schedules.h"
+#include "support/block_drafters.h"
 
 namespace deltaring::test {
 namespace {
@@ -44,17 +45,30 @@ TEST(P7, ADifferentModelIsNoticed) {
 
 class Drafters : public testing::TestWithParam<const char*> {};
 
-std::unique_ptr<Drafter> make(const std::string& name, Rig& rig) {
-  if (name == "ngram") return std::make_unique<NgramDrafter>();
-  return std::make_unique<MtpDrafter>(rig.model, rig.pool, rig.model.config().vocab_size);
-}
+// A rig with the drafter at work in its stepper.
+struct Drafting {
+  Drafting(const Weights& weights, const std::string& name, RigOptions o) {
+    const int64_t vocab = weights.config.vocab_size;
+    std::optional<BlockWeights> block;
+    if (name != "ngram" && name != "mtp") {
+      block = random_block(name, weights.config, std::max<int64_t>(o.T, 2), 9);
+      o.block = block->config;
+    }
+    rig.emplace(weights, o);
+    if (name == "ngram") drafter = std::make_unique<NgramDrafter>();
+    if (name == "mtp") drafter = std::make_unique<MtpDrafter>(rig->model, rig->pool, vocab);
+    if (block) drafter = make_block_drafter(std::move(*block), rig->model, rig->pool, vocab);
+    rig->use(drafter.get());
+  }
+  std::optional<Rig> rig;
+  std::unique_ptr<Drafter> drafter;
+};
 
 TEST_P(Drafters, GreedyOutputIsPlainOutput) {
   const Weights weights = random_model(mini_config(), 5);
   for (const int64_t T : {1, 2, 3, 5, 8, 16}) {
-    Rig rig(weights, {.T = T});
-    const std::unique_ptr<Drafter> drafter = make(GetParam(), rig);
-    rig.use(drafter.get());
+    Drafting drafting(weights, GetParam(), {.T = T});
+    Rig& rig = *drafting.rig;
     for (const size_t length : {1, 7, 64, 130}) {
       std::vector<int32_t> prompt(length);
       for (size_t i = 0; i < length; i++) prompt[i] = static_cast<int32_t>(i * i % 11);
@@ -77,9 +91,8 @@ TEST_P(Drafters, SamplingKeepsTheLaw) {
   const std::vector<int32_t> prompt{1, 2, 3, 1, 2, 3, 1, 2};
   constexpr int kRuns = 4000;
   for (const int64_t T : {1, 4}) {
-    Rig rig(weights, {.T = T});
-    const std::unique_ptr<Drafter> drafter = make(GetParam(), rig);
-    rig.use(drafter.get());
+    Drafting drafting(weights, GetParam(), {.T = T});
+    Rig& rig = *drafting.rig;
     // Tokens 2 and 3 of the output given token 1: both come out of verify steps.
     std::map<std::vector<int32_t>, int> counts;
     std::map<int32_t, int> firsts;
@@ -150,7 +163,32 @@ TEST(Sampling, NgramDraftsChangeNoToken) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Drafters, testing::Values("ngram", "mtp"));
+// Any acceptance, in batches of rows that come and go, with the drafter's context in the same pages.
+TEST_P(Drafters, SchedulesEqualPlainDecodingBitForBit) {
+  const std::string name = GetParam();
+  const Weights weights = random_model(mini_config(), 1);
+  for (uint64_t seed = 100; seed < 110; seed++) {
+    RigOptions o = schedule_options(seed);
+    o.T = std::max<int64_t>(o.T, 2);
+    std::optional<BlockWeights> block;
+    if (name != "ngram" && name != "mtp") block = random_block(name, weights.config, o.T, 9), o.block = block->config;
+    const MakeDrafter make = [&](Rig& rig) -> std::unique_ptr<Drafter> {
+      if (block) return make_block_drafter(*block, rig.model, rig.pool, weights.config.vocab_size);
+      if (name == "ngram") return std::make_unique<NgramDrafter>();
+      return std::make_unique<MtpDrafter>(rig.model, rig.pool, weights.config.vocab_size);
+    };
+    EXPECT_EQ(run_schedule(weights, o, seed, 40, make), "") << name << " seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Drafters,
+                         testing::Values("ngram", "mtp", "dflash", "dflash2", "dspark-vanilla", "dspark-gated",
+                                         "dspark-rnn"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST(Step, DraftsCountTowardsTheStatistics) {
   const Weights weights = random_model(mini_config(), 5);

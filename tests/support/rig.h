@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/tables.h"
+#include "draft/block_backbone.h"
 #include "draft/mtp.h"
 #include "model/random_weights.h"
 #include "spec/step.h"
@@ -43,6 +44,7 @@ struct RigOptions {
   FoldPolicy policy = FoldPolicy::grid;
   StateRollback rollback = StateRollback::replay;
   DType checkpoint = DType::f32, kv = DType::f32;
+  std::optional<BlockConfig> block;  // the pool has room for its KV
 };
 
 // drafter: null for plain decoding; set before the first request.
@@ -52,7 +54,7 @@ class Rig {
       : ops(backend(o.backend)),
         stream(ops.make_stream(o.threads)),
         model(std::move(weights), ops, *stream, std::max(o.prefill_chunk, o.seats * o.T)),
-        pool(model.state_shape(),
+        pool(shape_of(model, o),
              {.seats = o.seats,
               .kv_tokens = o.seats * o.context,
               .page_rows = 16,
@@ -88,6 +90,12 @@ class Rig {
   std::optional<SpecStepper> stepper;
 
  private:
+  static StateShape shape_of(const HybridModel& model, const RigOptions& o) {
+    StateShape shape = model.state_shape();
+    if (o.block) add_draft_kv(shape, *o.block);
+    return shape;
+  }
+
   int64_t chunk_;
 };
 

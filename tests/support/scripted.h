@@ -53,4 +53,22 @@ class ScriptedDrafter final : public Drafter {
   std::map<int32_t, Guess> plans_;
 };
 
+// A drafter at its work whose drafts a script replaces: any acceptance, with the drafter's context in the loop.
+class Overruled final : public Drafter {
+ public:
+  Overruled(Drafter& inner, Drafter& script) : inner_(inner), script_(script) {}
+
+  const char* name() const override { return inner_.name(); }
+  std::span<const int64_t> taps() const override { return inner_.taps(); }
+  void reset(int32_t seat) override { inner_.reset(seat), script_.reset(seat); }
+  void extend(const DraftContext& context) override { inner_.extend(context), script_.extend(context); }
+  void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override {
+    inner_.propose(requests, proposals);
+    script_.propose(requests, proposals);
+  }
+
+ private:
+  Drafter &inner_, &script_;
+};
+
 }  // namespace deltaring::test

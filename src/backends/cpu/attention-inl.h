@@ -115,11 +115,12 @@ HWY_INLINE void Scores(const float* HWY_RESTRICT q, int64_t dim, const T* const*
   }
 }
 
-// One step of the online softmax of one query: turns its scores of a block into weights, of which the first `visible`
-// count. Returns the factor that brings earlier weights to the new maximum.
-HWY_INLINE float Weigh(float* HWY_RESTRICT scores, int64_t visible, float& max, float& sum) {
+// One step of the online softmax of one query: turns its scores of a block into weights, of which [from, to) count.
+// Returns the factor that brings earlier weights to the new maximum.
+HWY_INLINE float Weigh(float* HWY_RESTRICT scores, int64_t from, int64_t to, float& max, float& sum) {
   const Floats d;
-  std::fill(scores + visible, scores + kBlock, -std::numeric_limits<float>::infinity());
+  std::fill(scores, scores + from, -std::numeric_limits<float>::infinity());
+  std::fill(scores + to, scores + kBlock, -std::numeric_limits<float>::infinity());
   Vector largest = hn::Load(d, scores);
   for (int64_t j = VectorLanes(); j < kBlock; j += VectorLanes()) largest = hn::Max(largest, hn::Load(d, scores + j));
   const float block_max = hn::GetLane(hn::MaxOfLanes(d, largest));
@@ -180,6 +181,14 @@ HWY_INLINE void AddValues1(const float* HWY_RESTRICT weights, const T* const* va
   }
 }
 
+// out = factor out, for one query.
+HWY_INLINE void Scale1(float factor, int64_t dim, float* HWY_RESTRICT out) {
+  const Floats d;
+  for (int64_t c = 0; c < dim; c += VectorLanes()) {
+    hn::Store(hn::Mul(hn::Set(d, factor), hn::Load(d, out + c)), d, out + c);
+  }
+}
+
 // Takes the tile through one block, whose first position is `begin`. q [padded queries, dim] is scaled. Meanwhile
 // fetches what comes `soon` (after the scores) and `later` (after the values).
 template <class T, class Stored>
@@ -190,20 +199,30 @@ void AttendBlock(const QueryTile& tile, const float* q, int64_t dim, int64_t beg
   const auto fetch_soon = [&, few = hwy::DivCeil(2 * soon.count, kBlock * groups)] { soon.Fetch(few); };
   const auto fetch_later = [&, few = hwy::DivCeil(2 * VectorLanes() * later.count, dim * groups)] { later.Fetch(few); };
   for (int64_t m = 0; m < tile.padded_queries(); m += kRegisterQueries) {
-    int64_t visible[kRegisterQueries];  // ascending
+    int64_t from[kRegisterQueries], to[kRegisterQueries];  // what each query sees of the block; both ascending
     for (int i = 0; i < kRegisterQueries; i++) {
-      visible[i] = std::clamp<int64_t>(tile.position(m + i) - begin + 1, 0, block.count);
+      to[i] = std::clamp<int64_t>(tile.visible_end(m + i) - begin, 0, block.count);
+      from[i] = std::clamp<int64_t>(tile.visible_begin(m + i) - begin, 0, to[i]);
     }
-    if (visible[kRegisterQueries - 1] == 0) continue;
-    Scores(q + m * dim, dim, block.keys, visible[kRegisterQueries - 1], scores, fetch_soon);
+    constexpr int kLast = kRegisterQueries - 1;
+    if (to[kLast] == from[0]) continue;
+    Scores(q + m * dim, dim, block.keys, to[kLast], scores, fetch_soon);
     float factor[kRegisterQueries];
     for (int i = 0; i < kRegisterQueries; i++) {
-      factor[i] = Weigh(scores + i * kBlock, visible[i], part.max[m + i], part.sum[m + i]);
+      factor[i] = Weigh(scores + i * kBlock, from[i], to[i], part.max[m + i], part.sum[m + i]);
     }
-    AddValues(scores, factor, block.values, visible[0], dim, part.out + m * dim, fetch_later);
-    for (int i = 1; i < kRegisterQueries; i++) {
-      if (visible[i] == visible[0]) continue;
-      AddValues1(scores + i * kBlock, block.values, visible[0], visible[i], dim, part.out + (m + i) * dim);
+    int64_t done[kRegisterQueries];  // positions of the block before these are added
+    std::copy_n(from, kRegisterQueries, done);
+    if (from[kLast] == from[0] && from[0] <= to[0]) {
+      AddValues(scores + from[0], factor, block.values + from[0], to[0] - from[0], dim, part.out + m * dim,
+                fetch_later);
+      std::fill_n(done, kRegisterQueries, to[0]);
+    } else {  // the edge of a window: values go to each query in the same order alone
+      for (int i = 0; i < kRegisterQueries; i++) Scale1(factor[i], dim, part.out + (m + i) * dim);
+    }
+    for (int i = 0; i < kRegisterQueries; i++) {
+      if (done[i] >= to[i]) continue;
+      AddValues1(scores + i * kBlock, block.values, done[i], to[i], dim, part.out + (m + i) * dim);
     }
   }
 }

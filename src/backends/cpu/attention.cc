@@ -55,8 +55,9 @@ void AttendSplitOf(const AttentionArgs& a, const QueryTile& tile, int64_t split,
   float* converted = q + queries * dim;
   const int32_t* table = a.kv.table + a.rows.seat[tile.row] * a.kv.table_stride;
   const int64_t end = std::min(tile.end(), (split + 1) * kSplit);
-  BlockRows<T> block = FindBlock<T>(a.kv, table, tile.kv_head, split * kSplit, end);
-  for (int64_t begin = split * kSplit; begin < end; begin += kBlock) {
+  const int64_t first = std::max(tile.begin(), split * kSplit);
+  BlockRows<T> block = FindBlock<T>(a.kv, table, tile.kv_head, first, end);
+  for (int64_t begin = first; begin < end; begin += kBlock) {
     const BlockRows<T> next = FindBlock<T>(a.kv, table, tile.kv_head, begin + kBlock, end);
     const Ahead<T> values{block.values, block.count, D};
     const Ahead<T> next_keys{next.keys, next.count, D}, next_values{next.values, next.count, D};
@@ -87,21 +88,31 @@ void AttendSplit(const AttentionArgs& a, const QueryTile& tile, int64_t split, f
   }
 }
 
-// total <- total and the result of `split`, for the queries that see any of it. Split 0 starts the total.
+// total <- total and the result of `split`, for the queries that see any of it. The tile's first one starts the total.
 void Merge(const QueryTile& tile, int64_t dim, int64_t split, const Partial& part, const Partial& total) {
   const Floats d;
+  const bool starts = split == tile.first_split();
   for (int64_t m = 0; m < tile.queries(); m++) {
-    if (tile.position(m) < split * kSplit) continue;
-    const float old_max = split == 0 ? -std::numeric_limits<float>::infinity() : total.max[m];
+    if (tile.visible_end(m) <= split * kSplit) continue;
+    const float old_max = starts ? -std::numeric_limits<float>::infinity() : total.max[m];
     const float new_max = std::max(old_max, part.max[m]);
     const float keep = ExpOrNaN(old_max - Base(new_max)), add = ExpOrNaN(part.max[m] - Base(new_max));
     total.max[m] = new_max;
-    total.sum[m] = (split == 0 ? 0.0f : total.sum[m] * keep) + part.sum[m] * add;
+    total.sum[m] = (starts ? 0.0f : total.sum[m] * keep) + part.sum[m] * add;
     for (int64_t c = m * dim; c < (m + 1) * dim; c += VectorLanes()) {
-      const Vector old = split == 0 ? hn::Zero(d) : hn::Mul(hn::Set(d, keep), hn::Load(d, total.out + c));
+      const Vector old = starts ? hn::Zero(d) : hn::Mul(hn::Set(d, keep), hn::Load(d, total.out + c));
       hn::Store(hn::MulAdd(hn::Set(d, add), hn::Load(d, part.out + c), old), d, total.out + c);
     }
   }
+}
+
+// The sink's share of the softmax joins the sum; returns the factor that brings the output to the new maximum.
+float AddSink(float sink, float& max, float& sum) {
+  const float old_max = max;
+  max = std::max(old_max, sink);
+  const float factor = ExpOrNaN(old_max - Base(max));
+  sum = sum * factor + ExpOrNaN(sink - Base(max));
+  return factor;
 }
 
 // out = total / sum, gated. Uses total.out as scratch for the padded rows.
@@ -112,6 +123,7 @@ void Finish(const AttentionArgs& a, const QueryTile& tile, int64_t dim, const Pa
   for (int64_t m = 0; m < tile.queries(); m++) {
     const int64_t token = tile.first_token + m / tile.group, head = tile.kv_head * tile.group + m % tile.group;
     float* row = total.out + m * dim;
+    if (a.sinks) Scale1(AddSink(a.sinks[head], total.max[m], total.sum[m]), dim, row);
     if (a.gate) std::copy_n(a.gate.f32(token, head), D, gate.data());
     for (int64_t c = 0; c < dim; c += VectorLanes()) {
       Vector x = hn::Div(hn::Load(d, row + c), hn::Set(d, total.sum[m]));
@@ -159,7 +171,9 @@ std::vector<QueryTile> plan_tiles(const AttentionArgs& a) {
                          .group = group,
                          .first_token = a.rows.start[b] + i,
                          .tokens = std::min(step, a.rows.length(b) - i),
-                         .first_position = a.rows.first[b] + i});
+                         .first_position = a.rows.first[b] + i,
+                         .window = a.window,
+                         .row_end = a.whole_row ? a.rows.first[b] + a.rows.length(b) : 0});
       }
     }
   }
@@ -173,7 +187,7 @@ void run_tiles(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int6
     const int64_t queries = tile.padded_queries(), size = Partial::size(queries, dim);
     const Buffer buffer = allocate(2 * size + tile.scratch_size(dim));
     const Partial part(buffer.get(), queries, dim), total(buffer.get() + size, queries, dim);
-    for (int64_t s = 0; s < tile.splits(); s++) {
+    for (int64_t s = tile.first_split(); s < tile.last_split(); s++) {
       HWY_DYNAMIC_DISPATCH(AttendSplit)(a, tile, s, buffer.get() + 2 * size, part);
       HWY_DYNAMIC_DISPATCH(Merge)(tile, dim, s, part, total);
     }
@@ -193,7 +207,7 @@ void run_splits(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int
   int64_t floats = 0;
   for (const QueryTile& tile : tiles) {
     first_task.push_back(static_cast<int64_t>(tasks.size()));
-    for (int64_t s = 0; s < tile.splits(); s++) {
+    for (int64_t s = tile.first_split(); s < tile.last_split(); s++) {
       tasks.push_back({&tile, s, floats});
       floats += Partial::size(tile.padded_queries(), dim);
     }
@@ -210,8 +224,8 @@ void run_splits(const AttentionArgs& a, const std::vector<QueryTile>& tiles, int
     const QueryTile& tile = tiles[i];
     const Buffer buffer = allocate(Partial::size(tile.padded_queries(), dim));
     const Partial total(buffer.get(), tile.padded_queries(), dim);
-    for (int64_t s = 0; s < tile.splits(); s++) {
-      HWY_DYNAMIC_DISPATCH(Merge)(tile, dim, s, partial_of(tasks[first_task[i] + s]), total);
+    for (int64_t s = tile.first_split(); s < tile.last_split(); s++) {
+      HWY_DYNAMIC_DISPATCH(Merge)(tile, dim, s, partial_of(tasks[first_task[i] + s - tile.first_split()]), total);
     }
     HWY_DYNAMIC_DISPATCH(Finish)(a, tile, dim, total);
   });

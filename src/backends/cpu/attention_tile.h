@@ -6,6 +6,7 @@
 //   - each block is one step of an online softmax, its values are added position by position;
 //   - each split starts from nothing, and splits are merged in ascending order.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "ops/attention.h"
@@ -19,19 +20,28 @@ constexpr int64_t kTileQueries = 32;     // queries that share a converted block
 
 constexpr int64_t kRowGap = 16;  // floats between the rows of a copied block, so that columns do not share cache sets
 
-// Query m is head m % group of the group, of token m / group of the tile. So positions ascend with m.
+// Query m is head m % group of the group, of token m / group of the tile. So positions ascend with m, and with them
+// both ends of what is visible.
 struct QueryTile {
   int32_t row;
   int64_t kv_head, group;
   int64_t first_token, tokens;  // in the packed token list
   int64_t first_position;
+  int64_t window;   // as in AttentionArgs
+  int64_t row_end;  // the position behind the row with whole_row, else 0
 
   int64_t queries() const { return group * tokens; }
   int64_t padded_queries() const { return (queries() + kRegisterQueries - 1) / kRegisterQueries * kRegisterQueries; }
   // The queries that pad the tile stand where the last one does.
   int64_t position(int64_t m) const { return first_position + (m < queries() ? m / group : tokens - 1); }
-  int64_t end() const { return first_position + tokens; }
-  int64_t splits() const { return (end() + kSplit - 1) / kSplit; }
+  // Query m sees positions [visible_begin, visible_end).
+  int64_t visible_begin(int64_t m) const { return window > 0 ? std::max<int64_t>(0, position(m) - window + 1) : 0; }
+  int64_t visible_end(int64_t m) const { return row_end > 0 ? row_end : position(m) + 1; }
+  int64_t begin() const { return visible_begin(0) / kBlock * kBlock; }
+  int64_t end() const { return visible_end(queries() - 1); }
+  // Splits [first_split, last_split).
+  int64_t first_split() const { return visible_begin(0) / kSplit; }
+  int64_t last_split() const { return (end() + kSplit - 1) / kSplit; }
   // Floats of scratch for one split: the scaled queries, and a block of keys and values in float.
   int64_t scratch_size(int64_t dim) const { return padded_queries() * dim + 2 * kBlock * (dim + kRowGap); }
 };

@@ -1,0 +1,234 @@
+#include "draft/block_backbone.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/scratch.h"
+#include "draft/dynamic_conv.h"
+
+namespace deltaring {
+
+namespace {
+
+View<3> heads_of(const View<2>& x, int64_t heads, int64_t D) {
+  return {.data = x.data, .dtype = x.dtype, .shape = {x.shape[0], heads, D}, .stride = {x.stride[0], D, 1}};
+}
+
+void scale(View<2> x, float factor) {
+  for (int64_t t = 0; t < x.shape[0] && factor != 1; t++) {
+    for (int64_t c = 0; c < x.shape[1]; c++) *x.f32(t, c) *= factor;
+  }
+}
+
+}  // namespace
+
+void add_draft_kv(StateShape& shape, const BlockConfig& config) {
+  shape.draft_layers = static_cast<int64_t>(config.layers.size());
+  shape.draft_Hkv = config.num_key_value_heads;
+  shape.draft_D = config.head_dim;
+}
+
+ScratchList<BlockBackbone> BlockBackbone::scratch(const BlockConfig& c, int64_t max_tokens, int64_t seats) {
+  const int64_t H = c.hidden_size, n = seats * c.block_size, I = c.intermediate_size;
+  const int64_t q_dim = c.num_attention_heads * c.head_dim, kv_dim = c.num_key_value_heads * c.head_dim;
+  const bool conv = c.conv_kernel_size > 0;
+  const int64_t kernels = conv ? 2 * c.conv_kernel_size * (H / c.conv_group_size) : 0;
+  using Own = BlockBackbone;
+  return {{&Own::context_, max_tokens, H},
+          {&Own::context_k_, max_tokens, kv_dim},
+          {&Own::context_v_, max_tokens, kv_dim},
+          {&Own::x_, n, H},
+          {&Own::normed_, n, H},
+          {&Own::mixed_, conv ? n : 0, H},
+          {&Own::sub_, conv ? n : 0, H},
+          {&Own::kernels_, n, kernels},
+          {&Own::q_, n, q_dim},
+          {&Own::k_, n, kv_dim},
+          {&Own::v_, n, kv_dim},
+          {&Own::attended_, n, q_dim},
+          {&Own::gate_, n, I},
+          {&Own::up_, n, I},
+          {&Own::hidden_, seats * c.drafts(), H}};
+}
+
+BlockBackbone::BlockBackbone(const BlockWeights& weights, HybridModel& model, StatePool& pool)
+    : weights_(weights), config_(weights.config), model_(model), pool_(pool), end_(pool.options().seats) {
+  StateShape shape = pool.shape();
+  add_draft_kv(shape, config_);
+  check(shape.draft_layers == pool.shape().draft_layers && shape.draft_Hkv == pool.shape().draft_Hkv &&
+            shape.draft_D == pool.shape().draft_D,
+        "the state pool has no room for the drafter's KV; add_draft_kv makes it");
+  arena_ = allocate_scratch(*this, scratch(config_, model.decoder().max_tokens(), pool.options().seats),
+                            "scratch of the drafter, --chunked-prefill-size");
+  pool_.attach(*this);
+}
+
+BlockBackbone::~BlockBackbone() { pool_.detach(*this); }
+
+std::span<std::byte> BlockBackbone::bytes(int32_t seat) {
+  return std::as_writable_bytes(std::span(end_).subspan(static_cast<size_t>(seat), 1));
+}
+
+void BlockBackbone::move(int32_t seat, Cursor from, Cursor to) {
+  if (to.pos < from.pos) end_[seat] = std::min(end_[seat], to.pos);  // commits are followed by extend
+}
+
+void BlockBackbone::norm(const std::vector<float>& w, View<2> x, View<2> out) {
+  model_.decoder().ops().rms_norm({.x = heads_of(x, 1, x.shape[1]),
+                                   .w = w.data(),
+                                   .eps = config_.rms_norm_eps,
+                                   .zero_centred = false,
+                                   .out = heads_of(out, 1, out.shape[1])},
+                                  model_.decoder().stream());
+}
+
+void BlockBackbone::head_norm(const std::vector<float>& w, View<3> x) {
+  model_.decoder().ops().rms_norm({.x = x, .w = w.data(), .eps = config_.rms_norm_eps, .zero_centred = false, .out = x},
+                                  model_.decoder().stream());
+}
+
+// Keys and values of the rows go to the layer's pages.
+void BlockBackbone::key_value(const BlockLayerWeights& w, const Rows& rows, int64_t layer, View<2> x, View<2> k,
+                              View<2> v) {
+  Decoder& decoder = model_.decoder();
+  const int64_t Hkv = config_.num_key_value_heads, D = config_.head_dim;
+  const View<3> k_heads = heads_of(k, Hkv, D);
+  decoder.linear(x, w.k_proj, k);
+  decoder.linear(x, w.v_proj, v);
+  scale(v, config_.value_scale);
+  head_norm(w.k_norm, k_heads);
+  decoder.ops().rope({.rows = rows, .x = k_heads, .rotary = D, .theta = config_.rope_theta}, decoder.stream());
+  decoder.ops().kv_append({.rows = rows, .k = k_heads, .v = heads_of(v, Hkv, D), .kv = pool_.draft_kv(layer)},
+                          decoder.stream());
+}
+
+void BlockBackbone::extend(const DraftContext& context) {
+  const int64_t tokens = context.taps.shape[0];
+  const View<2> c = context_.rows(0, tokens);
+  model_.decoder().linear(context.taps, weights_.fc, c);
+  norm(weights_.hidden_norm, c, c);
+  for (size_t i = 0; i < weights_.layers.size(); i++) {
+    key_value(weights_.layers[i], context.rows, static_cast<int64_t>(i), c, context_k_.rows(0, tokens),
+              context_v_.rows(0, tokens));
+  }
+  for (int32_t b = 0; b < context.rows.count; b++) {
+    if (context.rows.seat[b] < 0) continue;
+    int64_t& end = end_[context.rows.seat[b]];
+    if (context.rows.first[b] <= end) end = context.rows.first[b] + context.rows.length(b);
+  }
+}
+
+template <class Sublayer>
+void BlockBackbone::residual(const std::vector<float>& input_norm, const DynamicConvWeights& conv, const Rows& rows,
+                             View<2> x, const Sublayer& sublayer) {
+  const int64_t n = x.shape[0];
+  const View<2> normed = normed_.rows(0, n);
+  norm(input_norm, x, normed);
+  if (config_.conv_kernel_size == 0) return sublayer(normed, x, true);
+  const View<2> mixed = mixed_.rows(0, n), sub = sub_.rows(0, n), kernels = kernels_.rows(0, n);
+  model_.decoder().linear(normed, conv.kernel_projection, kernels);
+  DynamicConvArgs args{.rows = rows,
+                       .x = normed,
+                       .base = conv.base_kernel.data(),
+                       .dynamic = kernels,
+                       .taps = config_.conv_kernel_size,
+                       .group = config_.conv_group_size,
+                       .side = ConvSide::before,
+                       .out = mixed};
+  dynamic_conv(args);
+  sublayer(mixed, sub, false);
+  args.x = sub, args.side = ConvSide::behind, args.accumulate = true, args.out = x;
+  dynamic_conv(args);
+}
+
+void BlockBackbone::attention(const BlockLayerWeights& w, int64_t layer, const Rows& rows, View<2> in, View<2> out,
+                              bool accumulate) {
+  Decoder& decoder = model_.decoder();
+  const int64_t n = in.shape[0], Hq = config_.num_attention_heads, D = config_.head_dim;
+  const View<2> attended = attended_.rows(0, n);
+  const View<3> q = heads_of(q_.rows(0, n), Hq, D);
+  decoder.linear(in, w.q_proj, q_.rows(0, n));
+  head_norm(w.q_norm, q);
+  decoder.ops().rope({.rows = rows, .x = q, .rotary = D, .theta = config_.rope_theta}, decoder.stream());
+  key_value(w, rows, layer, in, k_.rows(0, n), v_.rows(0, n));
+  const BlockAttention& sees = config_.layers[layer];
+  decoder.ops().attention({.rows = rows,
+                           .q = q,
+                           .gate = {},
+                           .kv = pool_.draft_kv(layer),
+                           .scale = 1 / std::sqrt(static_cast<float>(D)),
+                           .whole_row = !sees.causal,
+                           .window = sees.window,
+                           .sinks = w.sinks.empty() ? nullptr : w.sinks.data(),
+                           .out = heads_of(attended, Hq, D)},
+                          decoder.stream());
+  decoder.linear(attended, w.o_proj, out, accumulate);
+}
+
+void BlockBackbone::mlp(const MlpWeights& w, View<2> in, View<2> out, bool accumulate) {
+  Decoder& decoder = model_.decoder();
+  const View<2> gate = gate_.rows(0, in.shape[0]), up = up_.rows(0, in.shape[0]);
+  decoder.linear(in, w.gate_proj, gate);
+  decoder.linear(in, w.up_proj, up);
+  decoder.ops().swiglu({.gate = gate, .up = up, .out = gate}, decoder.stream());
+  decoder.linear(gate, w.down_proj, out, accumulate);
+}
+
+struct BlockBackbone::Block {
+  std::vector<int32_t> start{0}, seat, ids, request;
+  std::vector<int64_t> first;
+
+  Rows rows() const {
+    return {
+        .count = static_cast<int32_t>(seat.size()), .start = start.data(), .seat = seat.data(), .first = first.data()};
+  }
+};
+
+Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
+  const int32_t anchor_rows = config_.first_row_predicts ? 0 : 1;
+  Block block;
+  Predictions out;
+  for (size_t i = 0; i < requests.size(); i++) {
+    const DraftRequest& r = requests[i];
+    const int64_t pos = static_cast<int64_t>(r.tokens.size()) - 1;
+    const int64_t drafts = std::min<int64_t>(r.drafts, config_.drafts());
+    if (r.seat < 0 || drafts < 1 || end_[r.seat] != pos) continue;
+    block.request.push_back(static_cast<int32_t>(i));
+    block.seat.push_back(r.seat);
+    block.first.push_back(pos);
+    block.ids.push_back(r.tokens.back());
+    block.ids.resize(block.start.back() + static_cast<size_t>(drafts) + anchor_rows,
+                     static_cast<int32_t>(config_.mask_token_id));
+    block.start.push_back(static_cast<int32_t>(block.ids.size()));
+    if (out.positions() < drafts) out.requests.resize(drafts);
+    for (int64_t k = 0; k < drafts; k++) out.requests[k].push_back(static_cast<int32_t>(i));
+  }
+  for (const auto& list : out.requests) out.first.push_back(out.rows() + static_cast<int64_t>(list.size()));
+  if (block.ids.empty()) return out;
+
+  Decoder& decoder = model_.decoder();
+  const Rows rows = block.rows();
+  const View<2> x = x_.rows(0, rows.tokens());
+  decoder.ops().embedding({.ids = block.ids.data(), .table = model_.weights().embed_tokens, .out = x},
+                          decoder.stream());
+  scale(x, config_.input_embedding_scale);
+  for (size_t i = 0; i < weights_.layers.size(); i++) {
+    const BlockLayerWeights& w = weights_.layers[i];
+    residual(w.input_layernorm, w.attention_conv, rows, x, [&](View<2> in, View<2> to, bool accumulate) {
+      attention(w, static_cast<int64_t>(i), rows, in, to, accumulate);
+    });
+    residual(w.post_attention_layernorm, w.mlp_conv, rows, x,
+             [&](View<2> in, View<2> to, bool accumulate) { mlp(w.mlp, in, to, accumulate); });
+  }
+  norm(weights_.norm, x, x);
+  std::vector<int64_t> next = out.first;  // row of each position that the next block fills
+  for (int32_t b = 0; b < rows.count; b++) {
+    for (int32_t row = rows.start[b] + anchor_rows, k = 0; row < rows.start[b + 1]; row++, k++) {
+      std::copy_n(x.f32(row), x.shape[1], hidden_.f32(next[k]++));
+    }
+  }
+  return out;
+}
+
+}  // namespace deltaring

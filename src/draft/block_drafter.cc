@@ -1,0 +1,121 @@
+#include "draft/block_drafter.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/draw.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/scratch.h"
+#include "draft/dflash.h"
+#include "draft/dflash2.h"
+#include "draft/dspark.h"
+
+namespace deltaring {
+
+namespace {
+
+int64_t head_rows(const BlockConfig& c) { return c.draft_vocab_size > 0 ? c.draft_vocab_size : c.vocab_size; }
+
+}  // namespace
+
+ScratchList<BlockDrafter> BlockDrafter::scratch(const BlockConfig& c, int64_t seats) {
+  return {{&BlockDrafter::logits_, seats * c.drafts(), head_rows(c)}, {&BlockDrafter::law_, 1, head_rows(c)}};
+}
+
+int64_t BlockDrafter::scratch_bytes(const BlockConfig& c, int64_t max_tokens, int64_t seats) {
+  return deltaring::scratch_bytes(BlockBackbone::scratch(c, max_tokens, seats)) +
+         deltaring::scratch_bytes(scratch(c, seats)) + deltaring::scratch_bytes(DFlash2Drafter::scratch(c, seats)) +
+         deltaring::scratch_bytes(DSparkDrafter::scratch(c, seats));
+}
+
+BlockDrafter::BlockDrafter(BlockWeights weights, HybridModel& model, StatePool& pool, int64_t valid_ids)
+    : weights_(std::move(weights)),
+      model_(model),
+      valid_ids_(weights_.target_ids.empty() ? valid_ids : weights_.config.draft_vocab_size),
+      backbone_(weights_, model, pool) {
+  for (const int32_t id : weights_.target_ids) {
+    if (id >= valid_ids) {
+      fail(ErrorKind::corrupt, "{}: d2t leads to id {}, which is no token of the target; its ids are [0, {})",
+           weights_.config.where, id, valid_ids);
+    }
+  }
+  arena_ = allocate_scratch(*this, scratch(weights_.config, pool.options().seats), "logits of the drafter");
+}
+
+void BlockDrafter::head(int64_t rows) {
+  const BlockConfig& c = weights_.config;
+  const View<2> out = logits_.rows(0, rows);
+  const View<2>& matrix = c.draft_vocab_size > 0 ? weights_.lm_head : model_.weights().lm_head;
+  model_.decoder().linear(backbone_.hidden(0, rows), matrix, out);
+  const float multiplier = c.output_multiplier, cap = c.final_logit_softcapping;
+  if (multiplier == 1 && cap == 0) return;
+  for (int64_t i = 0; i < rows * out.shape[1]; i++) {
+    float& z = out.f32()[i];
+    z *= multiplier;
+    if (cap > 0) z = cap * std::tanh(z / cap);
+  }
+}
+
+void BlockDrafter::propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) {
+  check(requests.size() == proposals.size(), "{}: {} proposals for {} requests; one each is needed", name(),
+        proposals.size(), requests.size());
+  for (Proposal& proposal : proposals) proposal = {};
+  const Predictions predictions = backbone_.run(requests);
+  rows_ = predictions.rows();
+  if (rows_ == 0) return;
+  head(rows_);
+  choose(predictions, requests, proposals);
+}
+
+void BlockDrafter::draw(const Predictions& p, int64_t position, std::span<const DraftRequest> requests,
+                        std::span<Proposal> proposals) {
+  Decoder& decoder = model_.decoder();
+  const View<2> rows = logits(p, position);
+  const auto target_id = [&](int32_t id) {
+    id = std::max(id, 0);  // of a row that holds no number; whatever is drafted then is rejected
+    return weights_.target_ids.empty() ? id : weights_.target_ids[id];
+  };
+  std::vector<int32_t> best(rows.shape[0]);
+  decoder.ops().argmax({.logits = rows, .valid = valid_ids_, .out = best.data()}, decoder.stream());
+  for (int64_t i = 0; i < rows.shape[0]; i++) {
+    const DraftRequest& request = requests[p.requests[position][i]];
+    Proposal& proposal = proposals[p.requests[position][i]];
+    if (request.sampling.temperature == 0) {
+      proposal.tokens.push_back(target_id(best[i]));
+      continue;
+    }
+    decoder.ops().probabilities(
+        {.logits = rows.rows(i, 1), .valid = valid_ids_, .params = &request.sampling, .out = law_}, decoder.stream());
+    const int64_t place = static_cast<int64_t>(request.tokens.size()) + position;
+    const int32_t id = sample(law_.f32(), law_.shape[1], uniform(request.seed, place, Coin::draft));
+    proposal.tokens.push_back(target_id(id));
+    proposal.q.insert(proposal.q.end(), law_.f32(), law_.f32() + law_.shape[1]);
+    proposal.q_ids.insert(proposal.q_ids.end(), weights_.target_ids.begin(), weights_.target_ids.end());
+  }
+}
+
+std::vector<int32_t> BlockDrafter::predecessors(const Predictions& p, int64_t position,
+                                                std::span<const DraftRequest> requests,
+                                                std::span<const Proposal> proposals) const {
+  std::vector<int32_t> ids;
+  for (const int32_t i : p.requests[position]) {
+    ids.push_back(position == 0 ? requests[i].tokens.back() : proposals[i].tokens.back());
+  }
+  return ids;
+}
+
+std::unique_ptr<BlockDrafter> make_block_drafter(BlockWeights weights, HybridModel& model, StatePool& pool,
+                                                 int64_t valid_ids) {
+  switch (weights.config.kind()) {
+    case BlockKind::dflash:
+      return std::make_unique<DFlashDrafter>(std::move(weights), model, pool, valid_ids);
+    case BlockKind::dflash2:
+      return std::make_unique<DFlash2Drafter>(std::move(weights), model, pool, valid_ids);
+    case BlockKind::dspark:
+      break;
+  }
+  return std::make_unique<DSparkDrafter>(std::move(weights), model, pool, valid_ids);
+}
+
+}  // namespace deltaring

@@ -1,0 +1,66 @@
+// A block drafter: the backbone and, in the classes of dflash.h, dflash2.h and dspark.h, how drafts are chosen from
+// what it says.
+#pragma once
+#include <memory>
+
+#include "draft/block_backbone.h"
+
+namespace deltaring {
+
+class BlockDrafter : public Drafter {
+ public:
+  // Bytes that a drafter of this config allocates for prefills of up to max_tokens tokens.
+  static int64_t scratch_bytes(const BlockConfig& config, int64_t max_tokens, int64_t seats);
+
+  const char* name() const override { return name_of(weights_.config.kind()); }
+  std::span<const int64_t> taps() const override { return weights_.config.target_layer_ids; }
+  void extend(const DraftContext& context) override { backbone_.extend(context); }
+  // Requests that sample get drafts drawn with Coin::draft and their laws.
+  void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override;
+
+  const BlockConfig& config() const { return weights_.config; }
+  // What the last drafts were chosen from: packed by draft position, then by request.
+  View<2> logits() const { return logits_.rows(0, rows_); }      // [rows, vocabulary of the head]
+  View<2> hidden() const { return backbone_.hidden(0, rows_); }  // [rows, H]
+
+ protected:
+  // valid_ids: ids at and above are padding rows of the target's head and never drafted.
+  BlockDrafter(BlockWeights weights, HybridModel& model, StatePool& pool, int64_t valid_ids);
+
+  // Appends to the proposals. The logits of all predictions are there.
+  virtual void choose(const Predictions& predictions, std::span<const DraftRequest> requests,
+                      std::span<Proposal> proposals) = 0;
+
+  // Appends one draft to each proposal of a position: the best, or one drawn from the sampling law, with its q.
+  void draw(const Predictions& predictions, int64_t position, std::span<const DraftRequest> requests,
+            std::span<Proposal> proposals);
+  // The tokens before that position's drafts: the anchor or the draft before.
+  std::vector<int32_t> predecessors(const Predictions& predictions, int64_t position,
+                                    std::span<const DraftRequest> requests, std::span<const Proposal> proposals) const;
+  View<2> logits(const Predictions& p, int64_t position) const {
+    return logits_.rows(p.first[position], p.first[position + 1] - p.first[position]);
+  }
+  View<2> hidden(const Predictions& p, int64_t position) const {
+    return backbone_.hidden(p.first[position], p.first[position + 1] - p.first[position]);
+  }
+
+  const BlockWeights weights_;
+  HybridModel& model_;
+  const int64_t valid_ids_;  // of the drafter's own ids
+
+ private:
+  static ScratchList<BlockDrafter> scratch(const BlockConfig& config, int64_t seats);
+  void head(int64_t rows);  // logits of all predictions
+
+  BlockBackbone backbone_;
+  Arena arena_;
+  View<2> logits_, law_;  // [seats drafts, vocabulary of the head], [1, the same]
+  int64_t rows_ = 0;
+};
+
+// The drafter that the weights are one of. They have been bound to a config that was fitted to the model's. All
+// referees outlive it.
+std::unique_ptr<BlockDrafter> make_block_drafter(BlockWeights weights, HybridModel& model, StatePool& pool,
+                                                 int64_t valid_ids);
+
+}  // namespace deltaring

@@ -1,0 +1,102 @@
+#include "draft/dspark.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/scratch.h"
+
+namespace deltaring {
+
+namespace {
+
+float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+// Row i of `out` becomes the rows i of the parts, side by side.
+void join(View<2> out, std::initializer_list<View<2>> parts) {
+  for (int64_t i = 0; i < out.shape[0]; i++) {
+    float* at = out.f32(i);
+    for (const View<2>& part : parts) at = std::copy_n(part.f32(i), part.shape[1], at);
+  }
+}
+
+View<2> columns(View<2> x, int64_t count) {
+  x.shape[1] = count;
+  return x;
+}
+
+}  // namespace
+
+ScratchList<DSparkDrafter> DSparkDrafter::scratch(const BlockConfig& c, int64_t seats) {
+  const int64_t r = c.markov_rank;
+  using Own = DSparkDrafter;
+  if (c.kind() != BlockKind::dspark) return {};
+  return {{&Own::embedded_, seats, r},      {&Own::code_, seats, r},
+          {&Own::state_, seats, r},         {&Own::joint_, seats, 2 * r + c.hidden_size},
+          {&Own::projected_, seats, 3 * r}, {&Own::confident_, seats, 1}};
+}
+
+DSparkDrafter::DSparkDrafter(BlockWeights weights, HybridModel& model, StatePool& pool, int64_t valid_ids)
+    : BlockDrafter(std::move(weights), model, pool, valid_ids) {
+  arena_ = allocate_scratch(*this, scratch(weights_.config, pool.options().seats), "scratch of the Markov head");
+}
+
+View<2> DSparkDrafter::code(const std::vector<int32_t>& requests, View<2> hidden, View<2> embedded) {
+  const int64_t n = hidden.shape[0], r = embedded.shape[1], H = hidden.shape[1];
+  const MarkovHead kind = weights_.config.markov_head;
+  if (kind == MarkovHead::vanilla) return embedded;
+  const bool rnn = kind == MarkovHead::rnn;
+  const View<2> joint = columns(joint_.rows(0, n), rnn ? 2 * r + H : H + r), out = code_.rows(0, n);
+  const View<2> projected = columns(projected_.rows(0, n), rnn ? 3 * r : r);
+  if (rnn) {
+    for (int64_t i = 0; i < n; i++) std::copy_n(state_.f32(requests[i]), r, out.f32(i));
+    join(joint, {out, embedded, hidden});
+  } else {
+    join(joint, {hidden, embedded});
+  }
+  model_.decoder().linear(joint, weights_.markov.proj, projected);
+  const float* bias = weights_.markov.bias.data();
+  for (int64_t i = 0; i < n; i++) {
+    const float* p = projected.f32(i);
+    float* s = state_.f32(requests[i]);
+    for (int64_t c = 0; c < r; c++) {
+      const float gate = sigmoid(p[c] + bias[c]);
+      if (rnn) {
+        s[c] = gate * s[c] + (1 - gate) * std::tanh(p[r + c] + bias[r + c]);
+        *out.f32(i, c) = std::tanh(p[2 * r + c] + bias[2 * r + c]);
+      } else {
+        *out.f32(i, c) = gate * *embedded.f32(i, c);
+      }
+    }
+  }
+  return out;
+}
+
+void DSparkDrafter::estimate(const std::vector<int32_t>& requests, View<2> hidden, View<2> embedded,
+                             std::span<Proposal> proposals) {
+  const int64_t n = hidden.shape[0], width = weights_.confidence.shape[1];
+  const View<2> joint = columns(joint_.rows(0, n), width), out = confident_.rows(0, n);
+  weights_.config.confidence_with_markov ? join(joint, {hidden, embedded}) : join(joint, {hidden});
+  model_.decoder().linear(joint, weights_.confidence, out);
+  for (int64_t i = 0; i < n; i++) {
+    proposals[requests[i]].confidence.push_back(sigmoid(*out.f32(i, 0) + weights_.confidence_bias[0]));
+  }
+}
+
+void DSparkDrafter::choose(const Predictions& p, std::span<const DraftRequest> requests,
+                           std::span<Proposal> proposals) {
+  Decoder& decoder = model_.decoder();
+  const bool markov = weights_.config.markov_rank > 0;
+  if (markov) std::fill_n(state_.f32(), state_.shape[0] * state_.shape[1], 0.0f);
+  for (int64_t k = 0; k < p.positions(); k++) {
+    const View<2> h = hidden(p, k), e = embedded_.rows(0, h.shape[0]);
+    if (markov) {
+      const std::vector<int32_t> before = predecessors(p, k, requests, proposals);
+      decoder.ops().embedding({.ids = before.data(), .table = weights_.markov.w1, .out = e}, decoder.stream());
+    }
+    if (weights_.config.confidence_head) estimate(p.requests[k], h, e, proposals);
+    if (markov) decoder.linear(code(p.requests[k], h, e), weights_.markov.w2, logits(p, k), true);
+    draw(p, k, requests, proposals);
+  }
+}
+
+}  // namespace deltaring
