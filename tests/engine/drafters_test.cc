@@ -80,6 +80,24 @@ TEST(Drafters, OutputIsPlainOutputBitForBit) {
   }
 }
 
+// The drafters that were trained for tiny-py, in models/.
+TEST(Drafters, TrainedOnesSaveSteps) {
+  Engine plain(engine_options("none"));
+  for (const char* name : {"tiny-py-dflash", "tiny-py-dspark"}) {
+    EngineOptions o = engine_options("none", 0);
+    o.speculative_draft_model_path = std::string(DELTARING_SOURCE_DIR "/models/") + name;
+    Engine engine(o);
+    EXPECT_EQ(engine.info().T, 8) << name;
+    int64_t tokens = 0, steps = 0;
+    for (const char* prompt : kPrompts) {
+      const GenerateResult got = run(engine, prompt, greedy(64));
+      expect_same(got, run(plain, prompt, greedy(64)), name);
+      tokens += got.step_tokens, steps += got.verify_steps;
+    }
+    EXPECT_GT(static_cast<double>(tokens), 1.8 * static_cast<double>(steps)) << name;
+  }
+}
+
 TEST(Drafters, SampledOutputIsAFunctionOfTheSeed) {
   for (const char* kind : {"dflash", "dflash2", "dspark-rnn"}) {
     const DrafterFolder drafter(kind);

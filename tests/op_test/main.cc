@@ -59,8 +59,8 @@ int main(int argc, char** argv) {
   CLI::App app("Checks, times and asks for the replay ops of a backend, case by case.");
   app.add_option(
       "--op", o.ops,
-      "gdn_gates, gdn_verify, gdn_prefill, gdn_fold, conv, snapshot_verify, snapshot_commit, linear, moe_route "
-      "or moe_experts, one or several; all if not given");
+      "gdn_gates, gdn_verify, gdn_prefill, gdn_fold, conv, snapshot_verify, snapshot_commit, seat_copy, seat_pack, "
+      "seat_unpack, linear, moe_route or moe_experts, one or several; all if not given");
   app.add_option("--backend", o.backend, "reference, cpu, ...")->capture_default_str();
   app.add_option("--mode", o.mode,
                  "test: against the float64 oracle; perf: time and bytes; support: which cases it takes")
