@@ -28,7 +28,7 @@ struct EngineOptions {
   // none | ngram | suffix | eagle (the checkpoint's MTP head) | dflash | dflash2 | dspark (a drafter's folder says
   // which)
   std::string speculative_algorithm = "none";
-  std::string speculative_draft_model_path;  // folder of a block drafter; it drafts unless another algorithm is named
+  std::string speculative_draft_model_path;  // folder of a block drafter; another algorithm beside it is refused
   // T: tokens a verify step, anchor included; vLLM's count is T-1. 0 = the block of a block drafter, 4 for the others.
   int64_t speculative_num_draft_tokens = 0;
   std::string ragged_verify_mode = "static";      // static | cap-accept | compact: what becomes of unlikely drafts
@@ -68,7 +68,7 @@ struct GenerateOptions {
   bool ignore_eos = false;
   std::vector<std::string> stop;  // texts that end the output and are not part of it
   std::vector<int32_t> stop_token_ids;
-  bool speculate = true;       // false: plain decoding; greedy or drafted by ngram, the same tokens
+  bool speculate = true;       // false: plain decoding; greedy, or drafted by ngram or suffix, the same tokens
   bool logits_digest = false;  // fill GenerateResult::logits_digest
   bool logprobs = false;       // fill GenerateResult::logprobs and top_logprobs
   int32_t top_logprobs = 0;    // so many of the likeliest tokens at each place

@@ -53,7 +53,8 @@ void warm_up(Engine& engine, const BenchPrompt& prompt, GenerateOptions o) {
 
 SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::vector<BenchPrompt>& prompts) {
   EngineOptions options = flags.engine;
-  const bool folder = std::filesystem::is_directory(drafter);
+  constexpr std::string_view kNames[] = {"none", "ngram", "suffix", "eagle"};
+  const bool folder = std::ranges::find(kNames, drafter) == std::end(kNames) && std::filesystem::is_directory(drafter);
   (folder ? options.speculative_draft_model_path : options.speculative_algorithm) = drafter;
   // A window that none has is no reason to refuse the baseline.
   if (drafter == "none") options.ragged_verify_mode = "static", options.simulate_acceptance_length = 0;

@@ -60,7 +60,9 @@ void add_window_flags(CLI::App& command, EngineOptions& o) {
       .add_option(
           "--ragged-verify-mode", o.ragged_verify_mode,
           "static (all drafts are verified), cap-accept (all, but unlikely ones never stay) or compact (unlikely "
-          "ones are left out; rows of different length); the last two need a drafter with confidence: suffix")
+          "ones are left out; rows of different length); the last two need a drafter with confidence: suffix, or "
+          "dspark "
+          "with its head, and make sampled output with drawn drafts depend on times unless a table says the cost")
       ->capture_default_str();
   command.add_option("--speculative-dspark-sps-table-path", o.speculative_dspark_sps_table_path,
                      "JSON with sample_batch_tokens and sample_steps_per_sec: the cost of a step, for the last two and "

@@ -174,7 +174,7 @@ void print(const Flags& flags, const json& r) {
   if (r.contains("reordered_bytes")) {
     fmt::print("  reordered  {} of projections that the file interleaves\n", bytes_of(r, "reordered_bytes"));
   }
-  fmt::print("  drafters   ngram{}\n", r["mtp_head"].get<bool>() ? ", eagle (MTP head)" : "; no MTP head");
+  fmt::print("  drafters   ngram, suffix{}\n", r["mtp_head"].get<bool>() ? ", eagle (MTP head)" : "; no MTP head");
   print_state(r);
   fmt::print("  KV         {} a token, {} tokens of context (the model's limit is {})\n",
              bytes_of(r, "kv_bytes_per_token"), r["context_length"].get<int64_t>(),

@@ -240,7 +240,7 @@ void add_plan(CLI::App& app, int& exit_code) {
   command->get_option("--model")->description("model folder, or a config.json alone");
   add_speculation_flags(*command, flags->engine);
   flags->algorithm = command->get_option("--speculative-algorithm")
-                         ->description("none, ngram or eagle; default: eagle where the model has an MTP head")
+                         ->description("as for generate; default: eagle where the model has an MTP head")
                          ->default_str("");
   add_prefill_flags(*command, flags->engine);
   command->add_option("--memory", flags->memory,

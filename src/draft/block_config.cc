@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMaxWidth = 1 << 20, kMaxIntermediate = 1 << 22, kMaxVocab = 1 << 24, kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 4096, kMaxLayers = 64, kMaxBlock = 256, kMaxWindow = int64_t{1} << 30;
-constexpr int64_t kMaxRank = 1 << 16, kMaxTaps = 64, kMaxKernel = 64;
+constexpr int64_t kMaxRank = 1 << 16, kMaxSelected = 1024, kMaxTaps = 64, kMaxKernel = 64;
 
 [[noreturn]] void refuse(const JsonFields& fields, const char* key, const std::string& value, const char* works) {
   fail(ErrorKind::unsupported, "{}: {} is {}, which is not supported here; supported: {}", fields.where(), key, value,
@@ -151,7 +151,7 @@ void parse_heads(const Places& own, BlockConfig& c) {
     }
   }
   c.selector_rank = own.integer_or("selector_rank", 0, 0, kMaxRank);
-  if (c.selector_rank > 0) c.selector_top_k = own.integer("selector_top_k", 1, kMaxRank);
+  if (c.selector_rank > 0) c.selector_top_k = own.integer("selector_top_k", 1, kMaxSelected);
   c.markov_rank = own.integer_or("markov_rank", 0, 0, kMaxRank);
   if (c.markov_rank > 0) c.markov_head = parse_markov(own);
   c.confidence_head = own.boolean_or("enable_confidence_head", false);
@@ -159,9 +159,14 @@ void parse_heads(const Places& own, BlockConfig& c) {
   if (c.confidence_with_markov && c.markov_rank == 0) {
     fail(ErrorKind::corrupt, "{}: confidence_head_with_markov is true, but markov_rank is 0", c.where);
   }
-  if (c.selector_rank > 0 && (c.markov_rank > 0 || c.draft_vocab_size > 0)) {
-    fail(ErrorKind::unsupported, "{}: selector_rank with {} is not supported here; supported: a selector alone",
-         c.where, c.markov_rank > 0 ? "markov_rank" : "draft_vocab_size");
+  if (c.selector_rank > 0 && c.draft_vocab_size > 0) {
+    fail(ErrorKind::unsupported, "{}: selector_rank with draft_vocab_size is not supported here; supported: either",
+         c.where);
+  }
+  if ((c.selector_rank > 0 || c.conv_kernel_size > 0) && (c.markov_rank > 0 || c.confidence_head)) {
+    fail(ErrorKind::unsupported, "{}: {} with {} is not supported here; supported: either", c.where,
+         c.selector_rank > 0 ? "selector_rank" : "conv_kernel_size",
+         c.markov_rank > 0 ? "markov_rank" : "enable_confidence_head");
   }
 }
 
@@ -295,8 +300,8 @@ void fit_to_target(BlockConfig& c, const ModelConfig& target) {
   for (const int64_t layer : c.target_layer_ids) {
     if (layer >= -1 && layer < L - 1) continue;
     fail(ErrorKind::unsupported,
-         "{}: the drafter taps target layer {}, possible are -1 to {}: the target has {} layers and the last one's "
-         "output is not kept",
+         "{}: the drafter taps target layer {}, possible are -1 to {}: the target has {} layers, and behind the last "
+         "drafters are trained on normed states",
          c.where, layer, L - 2, L);
   }
 }

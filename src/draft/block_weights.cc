@@ -120,9 +120,11 @@ class Binder {
       problems_.push_back(fmt::format("{} has shape [{}], expected [{}]", found, fmt::join(tensor->shape, ", "),
                                       fmt::join(shape, ", ")));
     } else {
+      bytes_ += static_cast<int64_t>(tensor->bytes);
       assign(found, *tensor, field);
     }
   }
+  int64_t bytes() const { return bytes_; }
 
   // Reports; to be called after all fields were visited.
   void finish(std::vector<std::string>& notices) {
@@ -212,6 +214,7 @@ class Binder {
   const BlockConfig& config_;
   std::set<std::string> expected_;
   std::vector<std::string> problems_;
+  int64_t bytes_ = 0;
   bool foreign_ = false;
 };
 
@@ -237,6 +240,7 @@ BlockWeights bind_block_weights(const BlockConfig& config, std::shared_ptr<const
   Binder binder(*source, w.config);
   visit_all(w, [&](const std::string& name, const Shape& shape, auto& field) { binder(name, shape, field); });
   binder.finish(w.notices);
+  w.bytes = binder.bytes();
   w.source = std::move(source);
   return w;
 }

@@ -52,6 +52,7 @@ struct BlockWeights {
   View<2> lm_head;                  // [draft_vocab, H] with a vocabulary of its own
   std::vector<int32_t> target_ids;  // [draft_vocab] the target's id of each of its own
 
+  int64_t bytes = 0;  // of the tensors that are bound, as stored
   std::vector<std::string> notices;
   std::shared_ptr<const TensorSource> source;
 };

@@ -46,9 +46,8 @@ void NgramDrafter::propose(std::span<const DraftRequest> requests, std::span<Pro
     const DraftRequest& request = requests[i];
     const std::span<const int32_t> tokens = request.tokens;
     check(tokens.size() <= size_t{1} << 30, "ngram: a history of {} tokens; at most 2^30 work", tokens.size());
+    proposals[i] = {};
     std::vector<int32_t>& drafts = proposals[i].tokens;
-    drafts.clear();
-    proposals[i].q.clear();
     if (request.seat < 0 || tokens.empty()) continue;
 
     Index& index = seats_[request.seat];

@@ -25,7 +25,8 @@ struct SuffixOptions {
 // drafted; of equals the longest. Equally frequent tokens: the one seen last.
 //
 // Point masses (no q); the shares are the confidence. Per seat two chains through all positions, by the last token and
-// by the last four: 16 to 32 bytes per token, no copy of the tokens. Work of a proposal: max_occurrences * max_match.
+// by the last four: 16 to 32 bytes per token, no copy of the tokens. Work of a proposal: max_occurrences *
+// max_match * drafts.
 class SuffixDrafter final : public Drafter {
  public:
   // Throws Error naming the option that is out of its range.

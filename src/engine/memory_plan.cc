@@ -81,9 +81,7 @@ PlannedModel planned_model(const Weights& weights) { return planned(weights.conf
 
 void add_drafter(PlannedModel& model, const BlockWeights& weights) {
   model.block = weights.config;
-  for (const std::string& name : weights.source->names()) {
-    model.block_bytes += static_cast<int64_t>(weights.source->find(name)->bytes);
-  }
+  model.block_bytes = weights.bytes;
   for (const TensorSpec& tensor : expected_tensors(weights.config)) model.block_bytes += tensor.copied;
 }
 

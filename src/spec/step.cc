@@ -140,6 +140,8 @@ StepCost SpecStepper::measure_cost() {
     points.push_back({.tokens = tokens, .seconds = std::max(seconds, 1e-9)});
   }
   for (const int32_t seat : seats) pool_.free(seat);
+  check(!points.empty(),
+        "--context-length: no room for a window of {} tokens, of which a step was to be timed; {} works", T, 2 * T);
   return StepCost(std::move(points));
 }
 
@@ -340,7 +342,9 @@ void SpecStepper::accept(std::span<Sequence* const> sequences, const Window& win
     if (verdict.next >= 0) s.tokens.push_back(verdict.next);
     keep_logprobs(s, rows);
     accepted_.push_back(verdict.accepted);
-    if (window_) window_->verified(s.seat, length - 1, verdict.accepted);
+    // Behind a cap nothing is known of drafts.
+    if (window_)
+      window_->verified(s.seat, caps_.empty() ? length - 1 : std::min(length - 1, caps_[b]), verdict.accepted);
     stats_.steps++;
     stats_.emitted += s.emitted;
     stats_.drafted += length - 1;

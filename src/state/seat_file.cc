@@ -86,13 +86,14 @@ SeatHeader open_seat_file(std::span<const std::byte> file, const SeatHeader& own
   }
   damaged(0 <= header.folded && header.folded <= header.pos && header.pos < int64_t{1} << 48,
           "its cursor is impossible");
+  damaged(header.grain == 0 || header.folded % header.grain == 0, "its checkpoint is off its grid");
   damaged(std::ranges::all_of(header.reserved, [](int64_t x) { return x == 0; }), "a field that nothing uses is not 0");
   return header;
 }
 
 void check_rings(const SeatHeader& header, int64_t T, int64_t R, int64_t Rc) {
   const int64_t records = header.pos - header.folded;
-  if (records + T > R)
+  if (T > R - records)
     fail(ErrorKind::unsupported, "exported seat: {} records and a window of {} exceed the ring of {}; {}", records, T,
          R, "--linear-replayssm-cache-len");
   if (std::min(header.pos, records + header.taps - 1) > Rc)

@@ -16,8 +16,9 @@ struct SeatHeader {
   int64_t bytes = 0;  // of header, live bytes and checksum together
   int64_t gdn_layers, Hk, Hv, K, V, G, conv_channels, taps, kv_layers, Hkv, D;
   int64_t draft_layers, draft_Hkv, draft_D;  // of a drafter with KV of its own, or 0
-  int64_t checkpoint, record, conv, kv;  // DType; 0 where there are no conv channels or attention layers
-  int64_t grain;                         // F, or 0 off the grid
+  int64_t checkpoint, record, conv,
+      kv;         // DType; 0 where there are no conv channels, or no attention layers of model and drafter
+  int64_t grain;  // F, or 0 off the grid
   int64_t folded, pos;
   int64_t sides, side_bytes;  // pieces of side state, and their sum
   int64_t reserved[6] = {};

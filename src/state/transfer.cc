@@ -29,7 +29,7 @@ SeatHeader header_of(const StatePool& pool, Cursor cursor, std::span<SideState* 
                     .checkpoint = static_cast<int64_t>(o.checkpoint),
                     .record = static_cast<int64_t>(o.record),
                     .conv = static_cast<int64_t>(DType::f32),
-                    .kv = s.kv_layers > 0 ? static_cast<int64_t>(o.kv) : 0,
+                    .kv = s.kv_layers + s.draft_layers > 0 ? static_cast<int64_t>(o.kv) : 0,
                     .grain = o.rollback == StateRollback::replay ? pool.grain() : 0,
                     .folded = cursor.folded,
                     .pos = cursor.pos,
