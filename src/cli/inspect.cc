@@ -195,7 +195,9 @@ void add_inspect(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("inspect", "Say what a model folder holds and what a request needs");
   add_state_flags(*command, flags->engine);
   add_speculation_flags(*command, flags->engine);
-  flags->algorithm = command->get_option("--speculative-algorithm")->default_str("");
+  flags->algorithm = command->get_option("--speculative-algorithm")
+                         ->description("as for generate; default: eagle where the model has an MTP head")
+                         ->default_str("");
   command->add_flag("--scan", flags->scan, "read every weight and report those that are not finite");
   command->add_flag("--json", flags->json, "print one JSON object");
   command->callback([flags, &exit_code] {
