@@ -4,19 +4,17 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <type_traits>
 
 #include "base/error.h"
 #include "model/safetensors.h"
+#include "model/tensor_binder.h"
 
 namespace deltaring {
 
 namespace {
 
 using Shape = std::vector<int64_t>;
-
-constexpr size_t kListed = 5;  // problems named in one message
 
 // The one list of tensors: calls visit(name, shape, field) for each.
 
@@ -104,24 +102,24 @@ bool is_the_targets(std::string name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// Fills fields from a source and collects everything that does not fit.
-class Binder {
+class Binder : TensorBinder {
  public:
-  Binder(const TensorSource& source, const BlockConfig& config) : source_(source), config_(config) {}
+  Binder(const TensorSource& source, const BlockConfig& config) : TensorBinder(source), config_(config) {}
 
   template <class Field>
   void operator()(const std::string& name, const Shape& shape, Field& field) {
     const std::string found = find_name(name);
-    expected_.insert(found);
-    const TensorRef* tensor = source_.find(found);
-    if (!tensor) {
-      problems_.push_back(name + " is missing");
-    } else if (tensor->shape != shape) {
-      problems_.push_back(fmt::format("{} has shape [{}], expected [{}]", found, fmt::join(tensor->shape, ", "),
-                                      fmt::join(shape, ", ")));
-    } else {
-      bytes_ += static_cast<int64_t>(tensor->bytes);
-      assign(found, *tensor, field);
+    const TensorRef* tensor = find(found, shape);
+    if (!tensor) return;
+    bytes_ += static_cast<int64_t>(tensor->bytes);
+    if constexpr (std::is_same_v<Field, std::vector<int32_t>>) {
+      assign_ids(found, *tensor, field);
+    } else if (accepts(found, *tensor, false)) {
+      if constexpr (std::is_same_v<Field, WeightMatrix>) {
+        assign(*tensor, field.values);
+      } else {
+        assign(*tensor, field);
+      }
     }
   }
   int64_t bytes() const { return bytes_; }
@@ -130,20 +128,16 @@ class Binder {
   void finish(std::vector<std::string>& notices) {
     int64_t skipped = 0;
     for (const std::string& name : source_.names()) {
-      if (expected_.contains(name)) continue;
+      if (is_expected(name)) continue;
       if (is_the_targets(name)) {
         skipped++;
       } else {
-        problems_.push_back(name + " is unexpected");
+        add_problem(name + " is unexpected");
       }
     }
     if (skipped > 0)
       notices.push_back(fmt::format("{}: {} copies of the target's tensors are skipped", config_.where, skipped));
-    if (problems_.empty()) return;
-    const auto end = problems_.begin() + static_cast<std::ptrdiff_t>(std::min(problems_.size(), kListed));
-    fail(foreign_ ? ErrorKind::unsupported : ErrorKind::corrupt, "the drafter's weights do not fit {}, {} {}: {}{}",
-         config_.where, problems_.size(), problems_.size() == 1 ? "problem" : "problems",
-         fmt::join(problems_.begin(), end, "; "), end == problems_.end() ? "" : "; ...");
+    report(fmt::format("the drafter's weights do not fit {}", config_.where));
   }
 
  private:
@@ -160,62 +154,26 @@ class Binder {
     return name;
   }
 
-  bool accepts(const std::string& name, const TensorRef& tensor) {
-    const bool float8 = tensor.foreign_dtype.empty() && tensor.dtype == DType::f8_e4m3;
-    if (tensor.foreign_dtype.empty() && !float8) return true;
-    problems_.push_back(fmt::format("{} has element type {}, supported: F32, BF16, F16", name,
-                                    float8 ? "F8_E4M3" : tensor.foreign_dtype));
-    foreign_ = true;
-    return false;
-  }
-
-  void assign(const std::string& name, const TensorRef& tensor, WeightMatrix& matrix) {
-    assign(name, tensor, matrix.values);
-  }
-
-  void assign(const std::string& name, const TensorRef& tensor, View<2>& matrix) {
-    if (!accepts(name, tensor)) return;
-    matrix = dense<2>(const_cast<void*>(tensor.data), tensor.dtype, {tensor.shape[0], tensor.shape[1]});
-  }
-
-  void assign(const std::string& name, const TensorRef& tensor, std::vector<float>& vector) {
-    if (!accepts(name, tensor)) return;
-    vector.resize(tensor.bytes / size_of(tensor.dtype));
-    for (size_t i = 0; i < vector.size(); i++) {
-      vector[i] = load_as_float(tensor.data, tensor.dtype, static_cast<int64_t>(i));
-    }
-  }
-
   // d2t: id i of the drafter is the target's i + d2t[i].
-  void assign(const std::string& name, const TensorRef& tensor, std::vector<int32_t>& target_ids) {
-    if (tensor.foreign_dtype != "I64") {
-      problems_.push_back(fmt::format("{} is not of element type I64", name));
-      return;
-    }
+  void assign_ids(const std::string& name, const TensorRef& tensor, std::vector<int32_t>& target_ids) {
+    if (tensor.foreign_dtype != "I64") return add_problem(fmt::format("{} is not of element type I64", name));
     std::vector<bool> seen(static_cast<size_t>(config_.vocab_size));
     for (int64_t i = 0; i < tensor.shape[0]; i++) {
       int64_t offset, id;
       std::memcpy(&offset, static_cast<const char*>(tensor.data) + i * 8, sizeof offset);
       if (__builtin_add_overflow(offset, i, &id) || id < 0 || id >= config_.vocab_size) {
-        problems_.push_back(
+        return add_problem(
             fmt::format("{}[{}] is {}, which leads out of the target's {} ids", name, i, offset, config_.vocab_size));
-        return;
       }
-      if (seen[static_cast<size_t>(id)]) {
-        problems_.push_back(fmt::format("{}[{}] leads to the target's id {}, as another does", name, i, id));
-        return;
-      }
+      if (seen[static_cast<size_t>(id)])
+        return add_problem(fmt::format("{}[{}] leads to the target's id {}, as another does", name, i, id));
       seen[static_cast<size_t>(id)] = true;
       target_ids.push_back(static_cast<int32_t>(id));
     }
   }
 
-  const TensorSource& source_;
   const BlockConfig& config_;
-  std::set<std::string> expected_;
-  std::vector<std::string> problems_;
   int64_t bytes_ = 0;
-  bool foreign_ = false;
 };
 
 }  // namespace

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <type_traits>
 #include <utility>
 
 #include "base/error.h"
 #include "model/interleaved_gdn.h"
 #include "model/safetensors.h"
+#include "model/tensor_binder.h"
 #include "model/weight_list.h"
 
 namespace deltaring {
@@ -17,8 +17,6 @@ namespace deltaring {
 namespace {
 
 using Shape = std::vector<int64_t>;
-
-constexpr size_t kListed = 5;  // problems named in one message
 
 // Whether the experts of the MLP whose tensor names start with `at` are fused.
 using IsFused = std::function<bool(const std::string& at)>;
@@ -131,10 +129,10 @@ ModelConfig settle(ModelConfig config, const TensorSource& source, const std::st
 
 bool is_vision(const std::string& name) { return name.starts_with("model.visual.") || name.starts_with("visual."); }
 
-// Fills fields from a source and collects everything that does not fit.
-class Binder {
+// Float8 codes are weights where the config says so and their scales are there.
+class Binder : TensorBinder {
  public:
-  Binder(const TensorSource& source, const std::optional<BlockFp8>& fp8) : source_(source), fp8_(fp8) {}
+  Binder(const TensorSource& source, const std::optional<BlockFp8>& fp8) : TensorBinder(source), fp8_(fp8) {}
 
   template <class Field>
   void operator()(const std::string& name, const Shape& shape, Field& field) {
@@ -154,45 +152,15 @@ class Binder {
     for (const std::string& name : names) {
       if (is_vision(name)) {
         vision++;
-      } else if (!expected_.contains(name)) {
-        problems_.push_back(name + " is unexpected");
+      } else if (!is_expected(name)) {
+        add_problem(name + " is unexpected");
       }
     }
     if (vision > 0) notices.push_back(fmt::format("{} tensors of the vision tower are skipped", vision));
-    if (problems_.empty()) return;
-    const size_t listed = std::min(problems_.size(), kListed);
-    fail(foreign_ ? ErrorKind::unsupported : ErrorKind::corrupt, "the weights do not fit config.json, {} {}: {}{}",
-         problems_.size(), problems_.size() == 1 ? "problem" : "problems",
-         fmt::join(problems_.begin(), problems_.begin() + static_cast<std::ptrdiff_t>(listed), "; "),
-         problems_.size() > listed ? "; ..." : "");
+    report("the weights do not fit config.json");
   }
 
  private:
-  // The tensor, if it is there with that shape.
-  const TensorRef* find(const std::string& name, const Shape& shape) {
-    expected_.insert(name);
-    const TensorRef* tensor = source_.find(name);
-    if (!tensor) {
-      problems_.push_back(name + " is missing");
-    } else if (tensor->shape != shape) {
-      problems_.push_back(fmt::format("{} has shape [{}], expected [{}]", name, fmt::join(tensor->shape, ", "),
-                                      fmt::join(shape, ", ")));
-      tensor = nullptr;
-    }
-    return tensor;
-  }
-
-  bool accepts(const std::string& name, const TensorRef& tensor, bool may_be_fp8) {
-    const bool is_fp8 = tensor.foreign_dtype.empty() && tensor.dtype == DType::f8_e4m3;
-    if (is_fp8 && may_be_fp8) return true;
-    if (!is_fp8 && tensor.foreign_dtype.empty()) return true;
-    problems_.push_back(fmt::format("{} has element type {}, supported: F32, BF16, F16{}", name,
-                                    is_fp8 ? "F8_E4M3" : tensor.foreign_dtype, may_be_fp8 ? ", F8_E4M3" : ""));
-    foreign_ = true;
-    return false;
-  }
-
-  // What makes float8 codes weights: the config that says so, and their scales.
   template <Scalable Field>
   bool bind_scales(const std::string& name, const Shape& shape, Field& field) {
     const std::string scales = scales_name(name);
@@ -200,8 +168,8 @@ class Binder {
                           : !fp8_->converts(name) ? "modules_to_not_convert names it"
                                                   : nullptr;
     if (problem) {
-      expected_.insert(scales);
-      problems_.push_back(fmt::format("{} is F8_E4M3, but {}", name, problem));
+      expect(scales);
+      add_problem(fmt::format("{} is F8_E4M3, but {}", name, problem));
       return false;
     }
     const TensorRef* tensor = find(scales, shape);
@@ -210,23 +178,7 @@ class Binder {
     return true;
   }
 
-  template <int N>
-  static void assign(const TensorRef& tensor, View<N>& view) {
-    std::array<int64_t, N> shape;
-    std::ranges::copy(tensor.shape, shape.begin());
-    view = dense<N>(const_cast<void*>(tensor.data), tensor.dtype, shape);
-  }
-
-  static void assign(const TensorRef& tensor, std::vector<float>& vector) {
-    vector.resize(tensor.bytes / size_of(tensor.dtype));
-    load_floats(tensor.data, tensor.dtype, 0, static_cast<int64_t>(vector.size()), vector.data());
-  }
-
-  const TensorSource& source_;
   const std::optional<BlockFp8>& fp8_;
-  std::set<std::string> expected_;
-  std::vector<std::string> problems_;
-  bool foreign_ = false;
 };
 
 // Views of each expert in stacked ones.
