@@ -61,4 +61,13 @@ View<N> dense(void* data, DType dtype, std::array<int64_t, N> shape) {
   return view;
 }
 
+// Columns [begin, begin + heads * step) of x [rows, columns] as heads of D, `step` apart.
+inline View<3> heads_of(const View<2>& x, int64_t begin, int64_t heads, int64_t D, int64_t step) {
+  return {
+      .data = x.address(begin), .dtype = x.dtype, .shape = {x.shape[0], heads, D}, .stride = {x.stride[0], step, 1}};
+}
+inline View<3> heads_of(const View<2>& x, int64_t begin, int64_t heads, int64_t D) {
+  return heads_of(x, begin, heads, D, D);
+}
+
 }  // namespace deltaring

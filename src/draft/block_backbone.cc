@@ -11,10 +11,6 @@ namespace deltaring {
 
 namespace {
 
-View<3> heads_of(const View<2>& x, int64_t heads, int64_t D) {
-  return {.data = x.data, .dtype = x.dtype, .shape = {x.shape[0], heads, D}, .stride = {x.stride[0], D, 1}};
-}
-
 void scale(View<2> x, float factor) {
   for (int64_t t = 0; t < x.shape[0] && factor != 1; t++) {
     for (int64_t c = 0; c < x.shape[1]; c++) *x.f32(t, c) *= factor;
@@ -75,11 +71,11 @@ void BlockBackbone::move(int32_t seat, Cursor from, Cursor to) {
 }
 
 void BlockBackbone::norm(const std::vector<float>& w, View<2> x, View<2> out) {
-  model_.decoder().ops().rms_norm({.x = heads_of(x, 1, x.shape[1]),
+  model_.decoder().ops().rms_norm({.x = heads_of(x, 0, 1, x.shape[1]),
                                    .w = w.data(),
                                    .eps = config_.rms_norm_eps,
                                    .zero_centred = false,
-                                   .out = heads_of(out, 1, out.shape[1])},
+                                   .out = heads_of(out, 0, 1, out.shape[1])},
                                   model_.decoder().stream());
 }
 
@@ -93,13 +89,13 @@ void BlockBackbone::key_value(const BlockLayerWeights& w, const Rows& rows, int6
                               View<2> v) {
   Decoder& decoder = model_.decoder();
   const int64_t Hkv = config_.num_key_value_heads, D = config_.head_dim;
-  const View<3> k_heads = heads_of(k, Hkv, D);
+  const View<3> k_heads = heads_of(k, 0, Hkv, D);
   decoder.linear(x, w.k_proj, k);
   decoder.linear(x, w.v_proj, v);
   scale(v, config_.value_scale);
   head_norm(w.k_norm, k_heads);
   decoder.ops().rope({.rows = rows, .x = k_heads, .rotary = D, .theta = config_.rope_theta}, decoder.stream());
-  decoder.ops().kv_append({.rows = rows, .k = k_heads, .v = heads_of(v, Hkv, D), .kv = pool_.draft_kv(layer)},
+  decoder.ops().kv_append({.rows = rows, .k = k_heads, .v = heads_of(v, 0, Hkv, D), .kv = pool_.draft_kv(layer)},
                           decoder.stream());
 }
 
@@ -147,7 +143,7 @@ void BlockBackbone::attention(const BlockLayerWeights& w, int64_t layer, const R
   Decoder& decoder = model_.decoder();
   const int64_t n = in.shape[0], Hq = config_.num_attention_heads, D = config_.head_dim;
   const View<2> attended = attended_.rows(0, n);
-  const View<3> q = heads_of(q_.rows(0, n), Hq, D);
+  const View<3> q = heads_of(q_.rows(0, n), 0, Hq, D);
   decoder.linear(in, w.q_proj, q_.rows(0, n));
   head_norm(w.q_norm, q);
   decoder.ops().rope({.rows = rows, .x = q, .rotary = D, .theta = config_.rope_theta}, decoder.stream());
@@ -161,18 +157,9 @@ void BlockBackbone::attention(const BlockLayerWeights& w, int64_t layer, const R
                            .whole_row = !sees.causal,
                            .window = sees.window,
                            .sinks = w.sinks.empty() ? nullptr : w.sinks.data(),
-                           .out = heads_of(attended, Hq, D)},
+                           .out = heads_of(attended, 0, Hq, D)},
                           decoder.stream());
   decoder.linear(attended, w.o_proj, out, accumulate);
-}
-
-void BlockBackbone::mlp(const MlpWeights& w, View<2> in, View<2> out, bool accumulate) {
-  Decoder& decoder = model_.decoder();
-  const View<2> gate = gate_.rows(0, in.shape[0]), up = up_.rows(0, in.shape[0]);
-  decoder.linear(in, w.gate_proj, gate);
-  decoder.linear(in, w.up_proj, up);
-  decoder.ops().swiglu({.gate = gate, .up = up, .out = gate}, decoder.stream());
-  decoder.linear(gate, w.down_proj, out, accumulate);
 }
 
 struct BlockBackbone::Block {
@@ -218,8 +205,10 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
     residual(w.input_layernorm, w.attention_conv, rows, x, [&](View<2> in, View<2> to, bool accumulate) {
       attention(w, static_cast<int64_t>(i), rows, in, to, accumulate);
     });
-    residual(w.post_attention_layernorm, w.mlp_conv, rows, x,
-             [&](View<2> in, View<2> to, bool accumulate) { mlp(w.mlp, in, to, accumulate); });
+    residual(w.post_attention_layernorm, w.mlp_conv, rows, x, [&](View<2> in, View<2> to, bool accumulate) {
+      const int64_t n = in.shape[0];
+      decoder.mlp(w.mlp, in, gate_.rows(0, n), up_.rows(0, n), to, accumulate);
+    });
   }
   norm(weights_.norm, x, x);
   std::vector<int64_t> next = out.first;  // row of each position that the next block fills

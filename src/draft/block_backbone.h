@@ -51,7 +51,6 @@ class BlockBackbone final : private SideState {
   void residual(const std::vector<float>& input_norm, const DynamicConvWeights& conv, const Rows& rows, View<2> x,
                 const Sublayer& sublayer);
   void attention(const BlockLayerWeights& w, int64_t layer, const Rows& rows, View<2> in, View<2> out, bool accumulate);
-  void mlp(const MlpWeights& w, View<2> in, View<2> out, bool accumulate);
   // Keys and values of x, made in k and v, go to the layer's pages.
   void key_value(const BlockLayerWeights& w, const Rows& rows, int64_t layer, View<2> x, View<2> k, View<2> v);
   void norm(const std::vector<float>& w, View<2> x, View<2> out);

@@ -9,14 +9,6 @@ namespace deltaring {
 
 namespace {
 
-// Columns [begin, begin + heads * stride) of a [tokens, columns] buffer as heads of D, `stride` apart.
-View<3> heads_of(const View<2>& x, int64_t begin, int64_t heads, int64_t D, int64_t stride) {
-  return {
-      .data = x.address(begin), .dtype = x.dtype, .shape = {x.shape[0], heads, D}, .stride = {x.stride[0], stride, 1}};
-}
-
-View<3> heads_of(const View<2>& x, int64_t begin, int64_t heads, int64_t D) { return heads_of(x, begin, heads, D, D); }
-
 View<3> one_group(const View<2>& x) { return heads_of(x, 0, 1, x.shape[1]); }
 
 }  // namespace
@@ -81,17 +73,15 @@ void Decoder::ffn(const LayerWeights& w, View<2> x) {
   if (w.moe) {
     experts(*w.moe, n, x);
   } else {
-    mlp(w.mlp, n, x);
+    mlp(w.mlp, n, buffer(gate_, x.shape[0]), buffer(up_, x.shape[0]), x, true);
   }
 }
 
-void Decoder::mlp(const MlpWeights& w, View<2> n, View<2> x) {
-  const int64_t tokens = x.shape[0];
-  const View<2> gate = buffer(gate_, tokens), up = buffer(up_, tokens);
-  linear(n, w.gate_proj, gate);
-  linear(n, w.up_proj, up);
+void Decoder::mlp(const MlpWeights& w, View<2> in, View<2> gate, View<2> up, View<2> out, bool accumulate) {
+  linear(in, w.gate_proj, gate);
+  linear(in, w.up_proj, up);
   ops_.swiglu({.gate = gate, .up = up, .out = gate}, stream_);
-  linear(gate, w.down_proj, x, true);
+  linear(gate, w.down_proj, out, accumulate);
 }
 
 void Decoder::experts(const MoeWeights& w, View<2> n, View<2> x) {

@@ -35,6 +35,8 @@ class Decoder {
   void norm(const std::vector<float>& w, View<2> x, View<2> out);
   // out = x w^T, or out += x w^T.
   void linear(View<2> x, const WeightMatrix& w, View<2> out, bool accumulate = false);
+  // out = mlp(in), or out += mlp(in); gate and up [tokens, I] are left overwritten.
+  void mlp(const MlpWeights& w, View<2> in, View<2> gate, View<2> up, View<2> out, bool accumulate);
 
   int64_t max_tokens() const { return max_tokens_; }
   const OpTable& ops() const { return ops_; }
@@ -42,7 +44,6 @@ class Decoder {
 
  private:
   void ffn(const LayerWeights& w, View<2> x);  // mlp, or experts
-  void mlp(const MlpWeights& w, View<2> n, View<2> x);
   void experts(const MoeWeights& w, View<2> n, View<2> x);
   void head_norm(const std::vector<float>& w, View<3> x);  // per head, in place
   View<2> buffer(View<2>& whole, int64_t tokens) { return whole.rows(0, tokens); }
