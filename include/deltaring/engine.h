@@ -104,6 +104,7 @@ struct GenerateResult {
 // What is loaded and what a request costs. Bytes.
 struct EngineInfo {
   std::string backend, drafter;
+  bool drafts_are_drawn = false;  // at temperature > 0: sampled output then has the model's law, but other tokens
   int threads = 0;
   int64_t vocabulary = 0, parameters = 0, weight_bytes = 0;
   int64_t T = 0, R = 0, F = 0, context_length = 0;

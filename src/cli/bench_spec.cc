@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/prompt_file.h"
 #include "cli/spec_report.h"
+#include "engine/drafters.h"
 
 namespace deltaring::cli {
 
@@ -53,8 +54,7 @@ void warm_up(Engine& engine, const BenchPrompt& prompt, GenerateOptions o) {
 
 SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::vector<BenchPrompt>& prompts) {
   EngineOptions options = flags.engine;
-  constexpr std::string_view kNames[] = {"none", "ngram", "suffix", "eagle"};
-  const bool folder = std::ranges::find(kNames, drafter) == std::end(kNames) && std::filesystem::is_directory(drafter);
+  const bool folder = needs_folder(drafter) && std::filesystem::is_directory(drafter);
   (folder ? options.speculative_draft_model_path : options.speculative_algorithm) = drafter;
   // A window that none has is no reason to refuse the baseline.
   if (drafter == "none") options.ragged_verify_mode = "static", options.simulate_acceptance_length = 0;

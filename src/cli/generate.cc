@@ -120,8 +120,7 @@ bool same_output(const GenerateResult& a, const GenerateResult& b) {
 
 // Drafts that are drawn from a law bring coins of their own; everything else must come out the same.
 bool may_differ(const EngineInfo& info, const GenerateOptions& options) {
-  const bool point_masses = info.drafter == "ngram" || info.drafter == "suffix";
-  return options.temperature > 0 && !point_masses && info.T > 1;
+  return options.temperature > 0 && info.drafts_are_drawn && info.T > 1;
 }
 
 void print_state(const EngineInfo& info) {

@@ -13,6 +13,7 @@
 namespace deltaring {
 
 enum class BlockKind : uint8_t { dflash, dflash2, dspark };
+constexpr BlockKind kBlockKinds[] = {BlockKind::dflash, BlockKind::dflash2, BlockKind::dspark};
 constexpr const char* name_of(BlockKind kind) {
   return kind == BlockKind::dflash ? "dflash" : kind == BlockKind::dflash2 ? "dflash2" : "dspark";
 }

@@ -56,11 +56,16 @@ class Drafter {
   virtual ~Drafter() = default;
   virtual const char* name() const = 0;
   virtual bool has_confidence() const { return false; }  // every proposal has it
+  virtual bool draws() const { return true; }            // at temperature > 0 proposals have a law, drawn from by coins
   // Target layers whose output the context shall hold, -1 = the embedding. Always the same.
   virtual std::span<const int64_t> taps() const { return {}; }
   virtual void reset(int32_t /*seat*/) {}                  // the seat starts a new request
   virtual void extend(const DraftContext& /*context*/) {}  // tokens became final
   virtual void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) = 0;
 };
+
+// Throws Error(invalid_argument) for a proposal that breaks the contract, so that a faulty drafter cannot break a step.
+void check_proposal(const Drafter& drafter, const DraftRequest& request, const Proposal& proposal, int64_t vocab,
+                    int64_t valid_ids);
 
 }  // namespace deltaring

@@ -36,6 +36,7 @@ class NgramDrafter final : public Drafter {
   explicit NgramDrafter(const NgramOptions& options = {});
 
   const char* name() const override { return "ngram"; }
+  bool draws() const override { return false; }
 
   void reset(int32_t seat) override;
 

@@ -33,6 +33,7 @@ class SuffixDrafter final : public Drafter {
   explicit SuffixDrafter(const SuffixOptions& options = {});
 
   const char* name() const override { return "suffix"; }
+  bool draws() const override { return false; }
   bool has_confidence() const override { return true; }
   void reset(int32_t seat) override { seats_.erase(seat); }
 

@@ -12,7 +12,7 @@ std::optional<BlockConfig> resolve_drafter(EngineOptions& o, const ModelConfig& 
   std::string& algorithm = o.speculative_algorithm;
   const std::string& folder = o.speculative_draft_model_path;
   if (folder.empty()) {
-    check(algorithm != "dflash" && algorithm != "dflash2" && algorithm != "dspark",
+    check(!needs_folder(algorithm),
           "--speculative-algorithm {0}: a drafter's folder is needed, --speculative-draft-model-path DIR; ngram works "
           "without",
           algorithm);

@@ -1,7 +1,10 @@
 // Which drafter the options ask for, and making it.
 #pragma once
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "deltaring/engine.h"
 #include "draft/block_config.h"
@@ -10,6 +13,12 @@
 #include "model/hybrid.h"
 
 namespace deltaring {
+
+// Values of --speculative-algorithm that need no folder; the others are the names of block drafters.
+constexpr std::string_view kAlgorithmsAlone[] = {"none", "ngram", "suffix", "eagle"};
+inline bool needs_folder(std::string_view algorithm) {
+  return std::ranges::find(kAlgorithmsAlone, algorithm) == std::end(kAlgorithmsAlone);
+}
 
 // The block drafter of --speculative-draft-model-path, fitted to the target; the options then name its algorithm and,
 // where they left it open, its T. Nothing without the path. Throws Error(invalid_argument) naming the flag that

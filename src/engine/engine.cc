@@ -101,6 +101,7 @@ Engine::Impl::Impl(const EngineOptions& options)
   plain.emplace(*model, *pool, nullptr, o.chunked_prefill_size, tokenizer.size());
   info = describe(*model, *pool, o);
   info.drafter = drafter ? drafter->name() : "none";
+  info.drafts_are_drawn = drafter && drafter->draws();
   info.threads = stream->threads();
   info.temperature = generation.do_sample ? static_cast<float>(generation.temperature) : 0;
   info.top_k = static_cast<int32_t>(generation.top_k);

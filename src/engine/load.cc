@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engine/drafters.h"
 #include "model/json_fields.h"
 
 namespace deltaring {
@@ -69,8 +70,9 @@ StateOptions state_options(const EngineOptions& o, const ModelConfig& config) {
   StateOptions state;
   const int64_t limit = config.max_position_embeddings;
   const std::string& algorithm = o.speculative_algorithm;
-  const char* const known[] = {"none", "ngram", "suffix", "eagle", "dflash", "dflash2", "dspark"};
-  check(std::find(std::begin(known), std::end(known), algorithm) != std::end(known),
+  std::vector<std::string_view> known(std::begin(kAlgorithmsAlone), std::end(kAlgorithmsAlone));
+  for (const BlockKind kind : kBlockKinds) known.push_back(name_of(kind));
+  check(std::ranges::find(known, algorithm) != known.end(),
         "--speculative-algorithm {}: {} are possible; ngram works with every model", algorithm, fmt::join(known, ", "));
   check(o.chunked_prefill_size >= kPrefillUnit && o.chunked_prefill_size <= kLongestPrefill &&
             o.chunked_prefill_size % kPrefillUnit == 0,

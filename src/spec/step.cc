@@ -287,34 +287,14 @@ void SpecStepper::propose(std::span<Sequence* const> sequences) {
   const Clock::time_point begin = Clock::now();
   drafter_->propose(asked, proposals_);
   if (window_) window_->drafting_took(most, std::chrono::duration<double>(Clock::now() - begin).count());
-  check_proposals(asked);
+  for (size_t b = 0; b < asked.size(); b++)
+    check_proposal(*drafter_, asked[b], proposals_[b], logits_.shape[1], valid_ids_);
   if (simulated_length_ > 0) simulate(asked);
   if (!scheduler_) return;
   caps_ = scheduler_->plan(asked, proposals_);
   if (mode_ == VerifyMode::cap_accept) return;
   for (size_t b = 0; b < asked.size(); b++) proposals_[b].shorten(static_cast<size_t>(caps_[b]));
   caps_.clear();
-}
-
-void SpecStepper::check_proposals(std::span<const DraftRequest> requests) const {
-  const auto vocab = static_cast<size_t>(logits_.shape[1]);
-  for (size_t b = 0; b < proposals_.size(); b++) {
-    const auto& [tokens, q, q_ids, confidence] = proposals_[b];
-    const size_t m = tokens.size();
-    check(m <= static_cast<size_t>(requests[b].drafts), "drafter {} gave {} drafts, at most {} were asked for",
-          drafter_->name(), m, requests[b].drafts);
-    const bool sparse = !q_ids.empty() && m > 0 && q_ids.size() == q.size() && q.size() % m == 0;
-    check(q.empty() ? q_ids.empty() : sparse || (q_ids.empty() && q.size() == m * vocab),
-          "drafter {} gave {} probabilities and {} ids of them for {} drafts; none, [m, vocab] = {} or as many ids as "
-          "probabilities work",
-          drafter_->name(), q.size(), q_ids.size(), m, m * vocab);
-    check(confidence.size() == m || (confidence.empty() && !drafter_->has_confidence()),
-          "drafter {} gave {} confidences for {} drafts", drafter_->name(), confidence.size(), m);
-    for (const int32_t id : tokens) {
-      check(id >= 0 && id < valid_ids_, "drafter {} drafted token {}, ids are [0, {})", drafter_->name(), id,
-            valid_ids_);
-    }
-  }
 }
 
 // Windows are full, whatever the drafter knows: what is missing is made up.

@@ -107,7 +107,6 @@ class SpecStepper {
   std::vector<DraftRequest> requests(std::span<Sequence* const> sequences);
   int64_t due(Cursor cursor) const;  // plan_fold of the pool's ring; pos under snapshot
   void propose(std::span<Sequence* const> sequences);
-  void check_proposals(std::span<const DraftRequest> requests) const;
   void simulate(std::span<const DraftRequest> requests);
   // What the drafts of a window come to; logits [m+1, vocab] of its rows.
   Verdict decide(Sequence& sequence, const Proposal& proposal, View<2> logits);
