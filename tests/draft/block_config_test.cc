@@ -179,10 +179,10 @@ TEST(BlockConfig, RefusesByName) {
     json config = golden_config(c.base);
     EXPECT_NO_THROW(parse(config)) << c.base;
     c.spoil(config);
-    EXPECT_THAT(refusal([&] { parse(config); }, c.kind), testing::HasSubstr(c.says)) << c.base;
+    EXPECT_THAT(refusal([&] { parse(config); }, c.kind), ::testing::HasSubstr(c.says)) << c.base;
   }
-  EXPECT_THAT(refusal([&] { parse_block_config("{", "x"); }, corrupt), testing::HasSubstr("not valid JSON"));
-  EXPECT_THAT(refusal([&] { load_block_config("/nowhere"); }, ErrorKind::not_found), testing::HasSubstr("/nowhere"));
+  EXPECT_THAT(refusal([&] { parse_block_config("{", "x"); }, corrupt), ::testing::HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal([&] { load_block_config("/nowhere"); }, ErrorKind::not_found), ::testing::HasSubstr("/nowhere"));
 }
 
 TEST(BlockConfig, DraftersOfAnotherTargetAreRefused) {
@@ -197,15 +197,15 @@ TEST(BlockConfig, DraftersOfAnotherTargetAreRefused) {
         ErrorKind::unsupported);
   };
   EXPECT_EQ(fit([](ModelConfig&) {}), "accepted");
-  EXPECT_THAT(fit([](ModelConfig& t) { t.vocab_size = 97; }), testing::HasSubstr("vocab_size 96, this one has 97"));
-  EXPECT_THAT(fit([](ModelConfig& t) { t.hidden_size = 64; }), testing::HasSubstr("hidden_size 32, this one has 64"));
-  EXPECT_THAT(fit([](ModelConfig& t) { t.num_hidden_layers = 7; }), testing::HasSubstr("num_target_layers 6"));
+  EXPECT_THAT(fit([](ModelConfig& t) { t.vocab_size = 97; }), ::testing::HasSubstr("vocab_size 96, this one has 97"));
+  EXPECT_THAT(fit([](ModelConfig& t) { t.hidden_size = 64; }), ::testing::HasSubstr("hidden_size 32, this one has 64"));
+  EXPECT_THAT(fit([](ModelConfig& t) { t.num_hidden_layers = 7; }), ::testing::HasSubstr("num_target_layers 6"));
   json config = golden_config("dflash");
   config.erase("num_target_layers");
   config["dflash_config"]["target_layer_ids"] = {0, 5};
   BlockConfig last = parse(config);
   EXPECT_THAT(refusal([&] { fit_to_target(last, golden_target_config()); }, ErrorKind::unsupported),
-              testing::HasSubstr("taps target layer 5, possible are -1 to 4"));
+              ::testing::HasSubstr("taps target layer 5, possible are -1 to 4"));
 }
 
 // Whatever the text is, it is refused with Error or gives a config that can be used.
@@ -233,22 +233,9 @@ TEST(BlockConfig, DamagedTextIsRefusedOrUsable) {
   EXPECT_GT(usable, 10);
 }
 
-// A source with some tensors taken away, added or changed.
-struct Edited : TensorSource {
-  explicit Edited(const std::filesystem::path& folder) : file(SafeTensors::open(folder)) {
-    for (const std::string& name : file.names()) tensors[name] = *file.find(name);
-  }
-  const TensorRef* find(std::string_view name) const override {
-    const auto it = tensors.find(name);
-    return it == tensors.end() ? nullptr : &it->second;
-  }
-  std::vector<std::string> names() const override {
-    std::vector<std::string> list;
-    for (const auto& [name, tensor] : tensors) list.push_back(name);
-    return list;
-  }
-  SafeTensors file;
-  std::map<std::string, TensorRef, std::less<>> tensors;
+struct Edited : testing::EditedSource {
+  explicit Edited(SafeTensors tensors) : EditedSource(tensors), file(std::move(tensors)) {}
+  SafeTensors file;  // keeps their memory
 };
 
 TEST(BlockWeights, TensorsMustFitTheConfig) {
@@ -257,7 +244,7 @@ TEST(BlockWeights, TensorsMustFitTheConfig) {
         [&] {
           BlockConfig config = load_block_config(drafter_goldens() / name);
           fit_to_target(config, golden_target_config());
-          const auto source = std::make_shared<Edited>(drafter_goldens() / name);
+          const auto source = std::make_shared<Edited>(SafeTensors::open(drafter_goldens() / name));
           edit(*source);
           bind_block_weights(config, source);
         },
@@ -269,35 +256,35 @@ TEST(BlockWeights, TensorsMustFitTheConfig) {
             "accepted");
   EXPECT_THAT(bind(
                   "dflash", [](Edited& s) { s.tensors.erase("fc.weight"); }, corrupt),
-              testing::HasSubstr("fc.weight is missing"));
+              ::testing::HasSubstr("fc.weight is missing"));
   EXPECT_THAT(bind(
                   "dflash",
                   [](Edited& s) {
                     s.tensors["fc.weight"].shape = {32, 64};
                   },
                   corrupt),
-              testing::HasSubstr("fc.weight has shape [32, 64], expected [32, 96]"));
+              ::testing::HasSubstr("fc.weight has shape [32, 64], expected [32, 96]"));
   EXPECT_THAT(bind(
                   "dflash", [](Edited& s) { s.tensors["layers.2.mlp.up_proj.weight"] = {}; }, corrupt),
-              testing::HasSubstr("layers.2.mlp.up_proj.weight is unexpected"));
+              ::testing::HasSubstr("layers.2.mlp.up_proj.weight is unexpected"));
   EXPECT_THAT(bind(
                   "dflash", [](Edited& s) { s.tensors["norm.weight"].foreign_dtype = "F8_E4M3"; }, unsupported),
-              testing::HasSubstr("norm.weight has element type F8_E4M3"));
+              ::testing::HasSubstr("norm.weight has element type F8_E4M3"));
   EXPECT_THAT(bind(
                   "dflash-swa", [](Edited& s) { s.tensors.erase("layers.1.self_attn.attention_sink_bias"); }, corrupt),
-              testing::HasSubstr("layers.1.self_attn.attention_sink_bias is missing"));
+              ::testing::HasSubstr("layers.1.self_attn.attention_sink_bias is missing"));
   EXPECT_THAT(bind(
                   "dflash-speculators", [](Edited& s) { s.tensors["d2t"].foreign_dtype = "I32"; }, corrupt),
-              testing::HasSubstr("d2t is not of element type I64"));
+              ::testing::HasSubstr("d2t is not of element type I64"));
   static const std::vector<int64_t> far(64, 90);
   EXPECT_THAT(bind(
                   "dflash-speculators", [](Edited& s) { s.tensors["d2t"].data = far.data(); }, corrupt),
-              testing::HasSubstr("d2t[6] is 90, which leads out of the target's 96 ids"));
+              ::testing::HasSubstr("d2t[6] is 90, which leads out of the target's 96 ids"));
   static std::vector<int64_t> twice(64, 0);
   twice[7] = -1;
   EXPECT_THAT(bind(
                   "dflash-speculators", [](Edited& s) { s.tensors["d2t"].data = twice.data(); }, corrupt),
-              testing::HasSubstr("d2t[7] leads to the target's id 6, as another does"));
+              ::testing::HasSubstr("d2t[7] leads to the target's id 6, as another does"));
   // Other names for the projection of the taps, and copies of the target's tensors that are skipped with a notice.
   EXPECT_EQ(bind(
                 "dflash",
@@ -310,7 +297,7 @@ TEST(BlockWeights, TensorsMustFitTheConfig) {
                 corrupt),
             "accepted");
   EXPECT_THAT(golden_drafter("dflash-speculators", golden_target_config()).notices,
-              testing::ElementsAre(testing::HasSubstr("2 copies of the target's tensors are skipped")));
+              ::testing::ElementsAre(::testing::HasSubstr("2 copies of the target's tensors are skipped")));
 }
 
 }  // namespace

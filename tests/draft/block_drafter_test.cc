@@ -6,12 +6,13 @@
 #include <gtest/gtest.h>
 
 #include "draft/dynamic_conv.h"
+#include "draft/seat_testing.h"
 #include "support/block_drafters.h"
 
 namespace deltaring::test {
 namespace {
 
-class Block : public testing::TestWithParam<const char*> {
+class Block : public ::testing::TestWithParam<const char*> {
  protected:
   struct World : BlockRig {
     explicit World(int64_t seats = 4, int64_t chunk = 64)
@@ -32,15 +33,7 @@ class Block : public testing::TestWithParam<const char*> {
 
 TEST_P(Block, DraftsAreAFunctionOfTheTokens) {
   World a, b;
-  Sequence s = a.rig.start(prompt_);
-  a.step(s, 10);
-  EXPECT_EQ(a.drafts(s).size(), whole());
-  EXPECT_EQ(a.drafts(s), a.drafts(s)) << "asking leaves nothing behind";
-  // The same tokens by another way: one prompt, drafts that were never made.
-  const std::vector<int32_t> most(s.tokens.begin(), s.tokens.end() - 1);
-  const Sequence t = b.rig.start(most);
-  EXPECT_EQ(t.tokens, s.tokens);
-  EXPECT_EQ(b.drafts(t), a.drafts(s));
+  expect_drafts_follow_tokens(a, b, prompt_, whole());
 }
 
 TEST_P(Block, ChunksOfThePromptDoNotShow) {
@@ -54,45 +47,13 @@ TEST_P(Block, ChunksOfThePromptDoNotShow) {
 
 TEST_P(Block, CopiesDraftOnAsTheOriginalWould) {
   World world;
-  Sequence s = world.rig.start(prompt_);
-  world.step(s, 6);
-  const std::vector<int32_t> want = world.drafts(s);
-  ASSERT_EQ(want.size(), whole());
-  const int64_t pos = static_cast<int64_t>(s.tokens.size()) - 1;
-  Sequence copy = s, owned = s;
-  copy.seat = world.rig.pool.copy(s.seat);
-  const int32_t cached = world.rig.pool.snapshot(s.seat, pos);
-  world.rig.pool.share(cached);
-  owned.seat = world.rig.pool.own(cached);
-  for (const Sequence* other : {&copy, &owned}) {
-    ASSERT_TRUE(world.rig.pool.reserve(other->seat, 150));
-    EXPECT_EQ(world.drafts(*other), want);
-  }
-  copy.tokens.back() = (copy.tokens.back() + 1) % 96;
-  world.step(copy, 5);
-  EXPECT_EQ(world.drafts(s), want) << "another branch is seen by no other seat";
-  EXPECT_EQ(world.drafts(owned), want);
-  world.step(s, 5), world.step(owned, 5);
-  EXPECT_EQ(owned.tokens, s.tokens);
-  EXPECT_EQ(world.drafts(owned), world.drafts(s));
+  expect_copies_draft_on(world, prompt_, whole(), 150);
 }
 
 TEST_P(Block, AnImportDraftsOn) {
   World from, to(2);
-  Sequence s = from.rig.start(prompt_);
-  from.step(s, 6);
-  const std::vector<std::byte> file = from.rig.pool.export_seat(s.seat);
-  ASSERT_EQ(to.rig.pool.allocate(), 0);
-  Sequence there = s;
-  there.seat = to.rig.pool.import_seat(file);
-  ASSERT_TRUE(there.seat >= 0 && to.rig.pool.reserve(there.seat, 150));
-  for (int i = 0; i < 6; i++) {
-    EXPECT_EQ(to.drafts(there), from.drafts(s)) << i;
-    to.step(there), from.step(s);
-    EXPECT_EQ(there.tokens, s.tokens);
-  }
   Rig plain(golden_target(), {.T = 9, .checkpoint = DType::bf16});
-  EXPECT_THROW(plain.pool.import_seat(file), Error) << "a pool without room for the context";
+  expect_import_drafts_on(from, to, plain.pool, prompt_, 150);
 }
 
 // The context before a rewind's position stays good, and nothing of the old branch is drafted from.
@@ -171,7 +132,7 @@ TEST_P(Block, NaNInTheContextStillDraftsIds) {
   EXPECT_EQ(world.drafts(other), want);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Block, testing::ValuesIn(kGoldenDrafters), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, Block, ::testing::ValuesIn(kGoldenDrafters), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

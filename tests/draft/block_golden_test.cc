@@ -11,7 +11,7 @@
 namespace deltaring::test {
 namespace {
 
-class BlockGolden : public testing::TestWithParam<const char*> {};
+class BlockGolden : public ::testing::TestWithParam<const char*> {};
 
 struct GoldenCase {
   GoldenCase(const std::string& name, size_t which)
@@ -127,7 +127,7 @@ TEST_P(BlockGolden, LawOfTheFirstDraft) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BlockGolden, testing::ValuesIn(kGoldenDrafters), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, BlockGolden, ::testing::ValuesIn(kGoldenDrafters), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/rig.h"
+#include "draft/seat_testing.h"
 
 namespace deltaring::test {
 namespace {
@@ -35,60 +35,18 @@ class Mtp : public testing::Test {
 
 TEST_F(Mtp, DraftsAreAFunctionOfTheTokens) {
   World a(weights_), b(weights_);
-  Sequence s = a.rig.start(prompt_);
-  a.step(s, 10);
-  EXPECT_EQ(a.drafts(s).size(), 4u);
-  EXPECT_EQ(a.drafts(s), a.drafts(s)) << "asking leaves nothing behind";
-  // The same tokens by another way: one prompt, drafts that were never made.
-  const std::vector<int32_t> most(s.tokens.begin(), s.tokens.end() - 1);
-  const Sequence t = b.rig.start(most);
-  EXPECT_EQ(t.tokens, s.tokens);
-  EXPECT_EQ(b.drafts(t), a.drafts(s));
+  expect_drafts_follow_tokens(a, b, prompt_, 4);
 }
 
 TEST_F(Mtp, CopiesDraftOnAsTheOriginalWould) {
   World world(weights_);
-  Sequence s = world.rig.start(prompt_);
-  world.step(s, 6);
-  const std::vector<int32_t> want = world.drafts(s);
-  ASSERT_EQ(want.size(), 4u);
-  const int64_t pos = static_cast<int64_t>(s.tokens.size()) - 1;
-  Sequence copy = s, owned = s;
-  copy.seat = world.rig.pool.copy(s.seat);
-  const int32_t cached = world.rig.pool.snapshot(s.seat, pos);
-  world.rig.pool.share(cached);
-  owned.seat = world.rig.pool.own(cached);
-  for (const Sequence* other : {&copy, &owned}) {
-    ASSERT_TRUE(world.rig.pool.reserve(other->seat, 100));
-    EXPECT_EQ(world.drafts(*other), want);
-  }
-  // The copies and the original go on apart: other tokens in one of them are seen by no other.
-  copy.tokens.back() = (copy.tokens.back() + 1) % 48;
-  world.step(copy, 5);
-  EXPECT_EQ(world.drafts(s), want);
-  EXPECT_EQ(world.drafts(owned), want);
-  world.step(s, 5), world.step(owned, 5);
-  EXPECT_EQ(owned.tokens, s.tokens);
-  EXPECT_EQ(world.drafts(owned), world.drafts(s));
+  expect_copies_draft_on(world, prompt_, 4, 100);
 }
 
 TEST_F(Mtp, AnImportDraftsOn) {
   World from(weights_), to(weights_, 2);
-  Sequence s = from.rig.start(prompt_);
-  from.step(s, 6);
-  const std::vector<std::byte> file = from.rig.pool.export_seat(s.seat);
-  ASSERT_EQ(to.rig.pool.allocate(), 0);
-  Sequence there = s;
-  there.seat = to.rig.pool.import_seat(file);
-  ASSERT_TRUE(there.seat >= 0 && to.rig.pool.reserve(there.seat, 100));
-  for (int i = 0; i < 6; i++) {
-    EXPECT_EQ(to.drafts(there), from.drafts(s)) << i;
-    to.step(there), from.step(s);
-    EXPECT_EQ(there.tokens, s.tokens);
-  }
-  // A pool without a head has no place for its context.
   Rig plain(weights_, {.T = 5, .checkpoint = DType::bf16});
-  EXPECT_THROW(plain.pool.import_seat(file), Error);
+  expect_import_drafts_on(from, to, plain.pool, prompt_, 100);
 }
 
 // Behind a rewind there is nothing to draft from, until the next step has been there; and never the old branch.

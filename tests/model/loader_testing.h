@@ -92,13 +92,10 @@ inline std::span<const std::byte> as_bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Another source's tensors, to be renamed, dropped or changed by a test.
-struct EditedSource : TensorSource {
+// Tensors by name, whoever holds them.
+struct TensorMap : TensorSource {
   std::map<std::string, TensorRef, std::less<>> tensors;
 
-  explicit EditedSource(const TensorSource& base) {
-    for (const std::string& name : base.names()) tensors[name] = *base.find(name);
-  }
   const TensorRef* find(std::string_view name) const override {
     const auto it = tensors.find(name);
     return it == tensors.end() ? nullptr : &it->second;
@@ -107,6 +104,13 @@ struct EditedSource : TensorSource {
     std::vector<std::string> list;
     for (const auto& [name, tensor] : tensors) list.push_back(name);
     return list;
+  }
+};
+
+// Another source's tensors, to be renamed, dropped or changed by a test.
+struct EditedSource : TensorMap {
+  explicit EditedSource(const TensorSource& base) {
+    for (const std::string& name : base.names()) tensors[name] = *base.find(name);
   }
   void rename(const std::string& from, const std::string& to) {
     auto node = tensors.extract(from);

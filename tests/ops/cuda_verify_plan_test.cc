@@ -1,28 +1,10 @@
 // What a verify on tensor cores is launched as, over shapes and devices. Needs neither a GPU nor its compiler.
 #include <gtest/gtest.h>
 
-#include "backends/cuda/gdn/verify/config.h"
+#include "ops/cuda_verify_testing.h"
 
 namespace deltaring::cuda {
 namespace {
-
-VerifyDesc qwen(int64_t B, int64_t T, DType state = DType::bf16, bool exact = false) {
-  return {.B = B,
-          .T = T,
-          .Hk = 16,
-          .Hv = 48,
-          .K = 128,
-          .V = 128,
-          .G = 1,
-          .R = T <= 8 ? 32 : 64,
-          .F = 16,
-          .tokens = DType::bf16,
-          .records = DType::bf16,
-          .state = state,
-          .prefill = false,
-          .exact = exact,
-          .aligned = true};
-}
 
 constexpr DeviceLimits kH200{}, kA100{.capability = 80, .multiprocessors = 108, .shared_bytes = 163 * 1024},
     kSmall{.capability = 120, .multiprocessors = 84, .shared_bytes = 99 * 1024};

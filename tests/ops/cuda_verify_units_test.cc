@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cuda/gdn/verify/units.h"
+#include "ops/cuda_verify_testing.h"
 
 namespace deltaring::cuda {
 namespace {
@@ -34,21 +35,8 @@ struct Play {
 };
 
 Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
-  const VerifyDesc desc{.B = 64,
-                        .T = T,
-                        .Hk = 16,
-                        .Hv = 48,
-                        .K = 128,
-                        .V = 128,
-                        .G = 1,
-                        .R = R,
-                        .F = F,
-                        .tokens = DType::bf16,
-                        .records = DType::bf16,
-                        .state = DType::bf16,
-                        .prefill = prefill,
-                        .exact = exact || prefill,
-                        .aligned = true};
+  VerifyDesc desc = qwen(64, T, DType::bf16, exact || prefill);
+  desc.R = R, desc.F = F, desc.prefill = prefill;
   Play play{.plan = plan_verify(desc, {})};
   VerifyParams& p = play.params;
   p.B = 1, p.tokens = static_cast<int32_t>(T), p.chunk_tokens = play.plan.chunk, p.seats = 1, p.Hv = 48, p.group = 3;
@@ -141,8 +129,8 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
       for (int64_t T = 1; T <= std::min<int64_t>(R, 16) && R > F; T++) {
         for (const bool exact : {false, true}) {
           for (const int64_t group : {1, 3, 8}) {
-            VerifyDesc desc{.B = 512, .T = T, .Hk = 4, .Hv = 4 * group, .K = 128, .V = 128, .G = 1, .R = R, .F = F};
-            desc.tokens = desc.records = desc.state = DType::bf16, desc.exact = exact, desc.aligned = true;
+            VerifyDesc desc = qwen(512, T, DType::bf16, exact);
+            desc.Hk = 4, desc.Hv = 4 * group, desc.R = R, desc.F = F;
             const VerifyPlan many = plan_verify(desc, {});
             desc.B = 1;
             const VerifyPlan few = plan_verify(desc, {});

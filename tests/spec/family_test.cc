@@ -1,7 +1,6 @@
 // Speculation equals plain decoding for every kind of model: tokens, and the bits of all logits.
 #include <gtest/gtest.h>
 
-#include "draft/ngram.h"
 #include "spec/schedules.h"
 #include "support/family.h"
 
@@ -21,24 +20,7 @@ TEST_P(Family, SchedulesEqualPlainDecodingBitForBit) {
     EXPECT_EQ(run_schedule(w, schedule_options(seed), seed, 24), "") << seed;
 }
 
-TEST_P(Family, DraftersChangeNothing) {
-  const Weights w = weights(62);
-  const RigOptions o{.threads = 2, .T = 5};
-  const std::vector<int32_t> prompt{1, 2, 3, 1, 2, 3, 1, 2};
-  const Plain plain = decode_plain(w, o, prompt, 100);
-  for (const bool mtp : {false, true}) {
-    Rig rig(w, o);
-    std::unique_ptr<Drafter> drafter = std::make_unique<NgramDrafter>();
-    if (mtp) drafter = std::make_unique<MtpDrafter>(rig.model, rig.pool, 48);
-    rig.use(drafter.get());
-    Sequence s = rig.start(prompt);
-    while (s.tokens.size() < 100) {
-      s.max_drafts = 4;
-      ASSERT_EQ(step_and_compare(rig, {&s}, {&plain}), "") << drafter->name();
-    }
-    EXPECT_GT(rig.stepper->stats().drafted, 0);
-  }
-}
+TEST_P(Family, DraftersChangeNothing) { expect_drafters_change_nothing(weights(62), {.threads = 2, .T = 5}, 100); }
 
 // The specification computes the same model: every op, in double.
 TEST_P(Family, AgreesWithTheReference) {

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "draft/ngram.h"
 #include "spec/schedules.h"
 
 namespace deltaring::test {
@@ -79,21 +78,8 @@ TEST(Snapshot, TokensAreThoseOfReplay) {
 TEST(Snapshot, DraftersChangeNothing) {
   const Weights weights = random_model(mini_config(), 44);
   for (const DType checkpoint : kDTypes) {
-    for (const bool mtp : {false, true}) {
-      const RigOptions o{.T = 5, .rollback = StateRollback::snapshot, .checkpoint = checkpoint};
-      Rig rig(weights, o);
-      std::unique_ptr<Drafter> drafter = std::make_unique<NgramDrafter>();
-      if (mtp) drafter = std::make_unique<MtpDrafter>(rig.model, rig.pool, 48);
-      rig.use(drafter.get());
-      const std::vector<int32_t> prompt{1, 2, 3, 1, 2, 3, 1, 2};
-      const Plain plain = decode_plain(weights, o, prompt, 130);
-      Sequence s = rig.start(prompt);
-      while (s.tokens.size() < 130) {
-        s.max_drafts = 4;
-        ASSERT_EQ(step_and_compare(rig, {&s}, {&plain}), "") << drafter->name();
-      }
-      EXPECT_GT(rig.stepper->stats().drafted, 0);
-    }
+    expect_drafters_change_nothing(weights, {.T = 5, .rollback = StateRollback::snapshot, .checkpoint = checkpoint},
+                                   130);
   }
 }
 

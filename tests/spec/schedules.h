@@ -4,8 +4,11 @@
 
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 
+#include "draft/mtp.h"
+#include "draft/ngram.h"
 #include "support/rig.h"
 #include "support/scripted.h"
 
@@ -123,6 +126,24 @@ inline RigOptions schedule_options(uint64_t seed) {
   o.kv = std::array{DType::f32, DType::bf16}[rng() % 2];
   o.context = 192;
   return o;
+}
+
+// A request that n-grams draft for, and one that the MTP head drafts for, against plain decoding.
+inline void expect_drafters_change_nothing(const Weights& weights, const RigOptions& o, size_t length) {
+  const std::vector<int32_t> prompt{1, 2, 3, 1, 2, 3, 1, 2};
+  const Plain plain = decode_plain(weights, o, prompt, static_cast<int64_t>(length));
+  for (const bool mtp : {false, true}) {
+    Rig rig(weights, o);
+    std::unique_ptr<Drafter> drafter = std::make_unique<NgramDrafter>();
+    if (mtp) drafter = std::make_unique<MtpDrafter>(rig.model, rig.pool, 48);
+    rig.use(drafter.get());
+    Sequence s = rig.start(prompt);
+    while (s.tokens.size() < length) {
+      s.max_drafts = 4;
+      ASSERT_EQ(step_and_compare(rig, {&s}, {&plain}), "") << drafter->name();
+    }
+    EXPECT_GT(rig.stepper->stats().drafted, 0);
+  }
 }
 
 }  // namespace deltaring::test

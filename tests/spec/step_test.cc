@@ -43,7 +43,7 @@ TEST(P7, ADifferentModelIsNoticed) {
   EXPECT_NE(decode_plain(weights, {}, prompt, 20).logits, decode_plain(other, {}, prompt, 20).logits);
 }
 
-class Drafters : public testing::TestWithParam<const char*> {};
+class Drafters : public ::testing::TestWithParam<const char*> {};
 
 // A rig with the drafter at work in its stepper.
 struct Drafting {
@@ -182,8 +182,8 @@ TEST_P(Drafters, SchedulesEqualPlainDecodingBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Drafters,
-                         testing::Values("ngram", "mtp", "dflash", "dflash2", "dspark-vanilla", "dspark-gated",
-                                         "dspark-rnn"),
+                         ::testing::Values("ngram", "mtp", "dflash", "dflash2", "dspark-vanilla", "dspark-gated",
+                                           "dspark-rnn"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

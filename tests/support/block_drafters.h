@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "draft/block_drafter.h"
+#include "model/loader_testing.h"
 #include "model/safetensors.h"
 #include "support/rig.h"
 
@@ -83,18 +84,8 @@ inline BlockWeights random_block(const std::string& kind, const ModelConfig& tar
   if (kind == "dspark-gated") c.markov_head = MarkovHead::gated;
   if (kind == "dspark-rnn") c.markov_head = MarkovHead::rnn;
 
-  struct Memory : TensorSource {
-    std::map<std::string, TensorRef, std::less<>> tensors;
+  struct Memory : testing::TensorMap {
     std::vector<std::vector<float>> data;
-    const TensorRef* find(std::string_view name) const override {
-      const auto it = tensors.find(name);
-      return it == tensors.end() ? nullptr : &it->second;
-    }
-    std::vector<std::string> names() const override {
-      std::vector<std::string> list;
-      for (const auto& [name, tensor] : tensors) list.push_back(name);
-      return list;
-    }
   };
   const auto source = std::make_shared<Memory>();
   std::mt19937 engine(seed);

@@ -1,0 +1,70 @@
+// A drafter's context goes where its seat goes, whatever holds it. World: a rig, drafts(sequence) that asks for the
+// next step's drafts, step(sequence, count).
+#pragma once
+#include <gtest/gtest.h>
+
+#include "support/rig.h"
+
+namespace deltaring::test {
+
+// A world on prompt that drafts `whole` tokens: copies of its seat draft as it does and go on apart.
+template <class World>
+void expect_copies_draft_on(World& world, const std::vector<int32_t>& prompt, size_t whole, int64_t room) {
+  Sequence s = world.rig.start(prompt);
+  world.step(s, 6);
+  const std::vector<int32_t> want = world.drafts(s);
+  ASSERT_EQ(want.size(), whole);
+  const int64_t pos = static_cast<int64_t>(s.tokens.size()) - 1;
+  Sequence copy = s, owned = s;
+  copy.seat = world.rig.pool.copy(s.seat);
+  const int32_t cached = world.rig.pool.snapshot(s.seat, pos);
+  world.rig.pool.share(cached);
+  owned.seat = world.rig.pool.own(cached);
+  for (const Sequence* other : {&copy, &owned}) {
+    ASSERT_TRUE(world.rig.pool.reserve(other->seat, room));
+    EXPECT_EQ(world.drafts(*other), want);
+  }
+  // Other tokens in one of them are seen by no other.
+  copy.tokens.back() = static_cast<int32_t>((copy.tokens.back() + 1) % world.rig.model.config().vocab_size);
+  world.step(copy, 5);
+  EXPECT_EQ(world.drafts(s), want);
+  EXPECT_EQ(world.drafts(owned), want);
+  world.step(s, 5), world.step(owned, 5);
+  EXPECT_EQ(owned.tokens, s.tokens);
+  EXPECT_EQ(world.drafts(owned), world.drafts(s));
+}
+
+// An exported seat drafts on in a world whose first seat is taken, and `plain`, without room for the context, refuses
+// it.
+template <class World>
+void expect_import_drafts_on(World& from, World& to, StatePool& plain, const std::vector<int32_t>& prompt,
+                             int64_t room) {
+  Sequence s = from.rig.start(prompt);
+  from.step(s, 6);
+  const std::vector<std::byte> file = from.rig.pool.export_seat(s.seat);
+  ASSERT_EQ(to.rig.pool.allocate(), 0);
+  Sequence there = s;
+  there.seat = to.rig.pool.import_seat(file);
+  ASSERT_TRUE(there.seat >= 0 && to.rig.pool.reserve(there.seat, room));
+  for (int i = 0; i < 6; i++) {
+    EXPECT_EQ(to.drafts(there), from.drafts(s)) << i;
+    to.step(there), from.step(s);
+    EXPECT_EQ(there.tokens, s.tokens);
+  }
+  EXPECT_THROW(plain.import_seat(file), Error);
+}
+
+// The same tokens by another way, one prompt and drafts that were never made, draft the same.
+template <class World>
+void expect_drafts_follow_tokens(World& a, World& b, const std::vector<int32_t>& prompt, size_t whole) {
+  Sequence s = a.rig.start(prompt);
+  a.step(s, 10);
+  EXPECT_EQ(a.drafts(s).size(), whole);
+  EXPECT_EQ(a.drafts(s), a.drafts(s)) << "asking leaves nothing behind";
+  const std::vector<int32_t> most(s.tokens.begin(), s.tokens.end() - 1);
+  const Sequence t = b.rig.start(most);
+  EXPECT_EQ(t.tokens, s.tokens);
+  EXPECT_EQ(b.drafts(t), a.drafts(s));
+}
+
+}  // namespace deltaring::test
