@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/gdn/verify/units.h"
@@ -39,7 +40,8 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
   desc.R = R, desc.F = F, desc.prefill = prefill;
   Play play{.plan = plan_verify(desc, {})};
   VerifyParams& p = play.params;
-  p.B = 1, p.tokens = static_cast<int32_t>(T), p.chunk_tokens = play.plan.chunk, p.seats = 1, p.Hv = 48, p.group = 3;
+  p.B = p.rows = 1, p.tokens = static_cast<int32_t>(T), p.chunk_tokens = play.plan.chunk, p.seats = 1, p.Hv = 48,
+  p.group = 3;
   p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.longest = static_cast<int32_t>(T);
   p.prefill = prefill, p.exact = play.plan.exact;
   return play;
@@ -199,6 +201,20 @@ TEST(VerifyUnits, TokensThatAreNone) {
       EXPECT_EQ(unit.seat, -1);
       EXPECT_EQ(unit.T, 0);
     });
+  }
+}
+
+// The arrays serve every layer, each at seats of its own.
+TEST(VerifyUnits, LayersShareTheRows) {
+  Play play = play_of(8, 32, 8, false, false);
+  play.point();
+  play.params.B = 3, play.params.seats = 5, play.params.chunk = 0;
+  for (const auto& [seat, first] : {std::pair{4, 4}, std::pair{0, 0}, std::pair{5, -1}, std::pair{-1, -1}}) {
+    play.seat = seat;
+    for (int layer = 0; layer < 3; layer++) {
+      const Unit unit = unit_of(play.params, read_row(play.params, layer), 0, 0, 1);
+      EXPECT_EQ(unit.seat, first < 0 ? -1 : 5 * layer + first) << seat;
+    }
   }
 }
 

@@ -43,8 +43,8 @@ void gdn_verify(const GdnVerifyArgs& args, Stream& stream) { advance("gdn_verify
 // (bit_exact) each chunk of tokens is a launch: the checkpoint moves with every one, and all tokens pass the ring.
 void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) { advance("gdn_prefill", args, RowOp::prefill, stream); }
 
-// Bytes of a row with a fold in a layer: its checkpoint in and out, the records [folded, fold_to) once. The generic
-// kernel takes all layers in one launch, tensor cores take one each.
+// Bytes of a row with a fold in a layer: its checkpoint in and out, the records [folded, fold_to) once. All layers in
+// one launch.
 void gdn_fold(const GdnFoldArgs& args, Stream& stream) {
   GdnFoldArgs views = args;
   const StandIn seatless(0);
@@ -54,14 +54,9 @@ void gdn_fold(const GdnFoldArgs& args, Stream& stream) {
   rules.seats /= args.layers;
   check_rows("gdn_fold", args.rows, rules);
   if (args.rows.count == 0) return;
-  GdnFoldArgs one = args;
-  one.state = layer_of(args.state, args.layers, 0), one.layers = 1;
-  const VerifyPlan plan = plan_fold(one, cuda_stream(stream).limits());
-  if (plan.kernel == VerifyKernel::generic) return recurrent_fold(args, rules, cuda_stream(stream));
-  for (int64_t layer = 0; layer < args.layers; layer++) {
-    one.state = layer_of(args.state, args.layers, layer);
-    launch_fold(plan, one, cuda_stream(stream));
-  }
+  const VerifyPlan plan = plan_fold(args, cuda_stream(stream).limits());
+  if (plan.kernel != VerifyKernel::generic) return launch_fold(plan, args, cuda_stream(stream));
+  recurrent_fold(args, rules, cuda_stream(stream));
 }
 
 // Bytes of a row: its state in, and with snapshots one state out a token, else one in all; the window q, k, v, g, beta

@@ -51,15 +51,17 @@ VerifyDesc desc_of(const Rows& rows, const GdnState& s, int64_t grain) {
           .aligned = serves(s)};
 }
 
-VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState& s, int64_t grain, QkNorm norm) {
+VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState& s, int64_t grain, QkNorm norm,
+                       int64_t layers = 1) {
   return {.start = rows.start,
           .seat = rows.seat,
           .first = rows.first,
           .folded = rows.folded,
           .fold_to = rows.fold_to,
-          .B = rows.count,
+          .B = small(rows.count * layers),
+          .rows = rows.count,
           .chunk_tokens = plan.chunk,
-          .seats = small(s.checkpoint.shape[0]),
+          .seats = small(s.checkpoint.shape[0] / layers),
           .Hv = small(s.checkpoint.shape[1]),
           .group = small(s.checkpoint.shape[1] / s.record_k.shape[1]),
           .R = small(s.record_k.shape[2]),
@@ -101,7 +103,9 @@ VerifyPlan plan_verify(const GdnVerifyArgs& a, bool prefill, const DeviceLimits&
 }
 
 VerifyPlan plan_fold(const GdnFoldArgs& a, const DeviceLimits& device) {
-  return plan_verify(desc_of(a.rows, a.state, a.grain), device);
+  VerifyDesc desc = desc_of(a.rows, a.state, a.grain);
+  desc.B *= a.layers;
+  return plan_verify(desc, device);
 }
 
 void launch_verify(const VerifyPlan& plan, const GdnVerifyArgs& a, CudaStream& stream) {
@@ -120,7 +124,7 @@ void launch_verify(const VerifyPlan& plan, const GdnVerifyArgs& a, CudaStream& s
 }
 
 void launch_fold(const VerifyPlan& plan, const GdnFoldArgs& a, CudaStream& stream) {
-  VerifyParams p = params_of(plan, a.rows, a.state, a.grain, a.norm);
+  VerifyParams p = params_of(plan, a.rows, a.state, a.grain, a.norm, a.layers);
   p.start = nullptr;
   launch(plan, p, a.state.checkpoint.dtype, stream);
 }

@@ -18,10 +18,11 @@ struct VerifyParams {
   const int64_t* first;  // [B]
   const int64_t* folded;
   const int64_t* fold_to;
-  int32_t B, tokens;
+  int32_t B, tokens;            // B: rows of all layers
+  int32_t rows;                 // of the arrays, which every layer shares; B = layers x rows
   int32_t chunk, chunk_tokens;  // the launch takes tokens [chunk, chunk + 1) * chunk_tokens of each row
   bool last;                    // no launch follows
-  int32_t seats, Hv, group;     // group = Hv / Hk
+  int32_t seats, Hv, group;     // seats of a layer; group = Hv / Hk
   int32_t R, log2_F;            // R a power of two, F = 8 or 16
   int32_t longest;              // tokens of a row, at most
   bool prefill;                 // fold_to may lie inside the row
@@ -38,9 +39,9 @@ struct VerifyParams {
   void* out;                     // [tokens, Hv, 128]
   int32_t out_token, out_head;
 
-  void* state;                    // [seats, Hv, 128, 128], a head dense
-  uint16_t *record_k, *record_v;  // bf16 [seats, H, R, 128]
-  float *record_g, *record_beta;  // [seats, Hv, R]
+  void* state;                    // [layers x seats, Hv, 128, 128], a head dense
+  uint16_t *record_k, *record_v;  // bf16 [layers x seats, H, R, 128]
+  float *record_g, *record_beta;  // [layers x seats, Hv, R]
   Strides state_at, k_at, v_at, g_at, beta_at;
 };
 

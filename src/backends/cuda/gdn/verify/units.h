@@ -44,7 +44,7 @@ struct alignas(16) Segment {
 
 // The tokens block of a unit holds its keys, queries, the transposed keys and a head's coefficients after the other's.
 struct alignas(16) Unit {
-  int32_t seat;  // -1: zeros out, nothing else
+  int32_t seat;  // counted over all layers; -1: zeros out, nothing else
   int32_t key_head;
   int32_t head, heads;   // its value heads
   int32_t token;         // of the row's first window token
@@ -69,9 +69,13 @@ struct alignas(16) Unit {
 struct RawRow {
   int32_t start, end, seat;
   int64_t first, folded, fold_to;
+  int32_t layer_at = 0;  // where the seats of its layer begin
 };
-constexpr RawRow read_row(const VerifyParams& p, int b) {
+// Row `index` of the launch: of all layers, one behind the other.
+constexpr RawRow read_row(const VerifyParams& p, int index) {
+  const int layer = index / p.rows, b = index - layer * p.rows;
   RawRow row{.seat = p.seat[b], .first = p.first[b], .folded = p.folded[b], .fold_to = p.fold_to[b]};
+  row.layer_at = layer * p.seats;
   if (p.start) row.start = p.start[b], row.end = p.start[b + 1];
   return row;
 }
@@ -116,7 +120,7 @@ constexpr RawRow chunk_of(const VerifyParams& p, RawRow row) {
 
 constexpr Unit unit_of(const VerifyParams& p, const RawRow& raw, int key_head, int head, int heads) {
   const RawRow row = chunk_of(p, raw);
-  return {.seat = row.seat,
+  return {.seat = row.seat < 0 ? row.seat : raw.layer_at + row.seat,
           .key_head = key_head,
           .head = head,
           .heads = heads,
