@@ -1,6 +1,7 @@
 """Hugging Face folders: config.json beside model.safetensors."""
 
 import json
+import os
 import pathlib
 import shutil
 
@@ -29,5 +30,7 @@ def write(folder, config, weights, tokenizer_from=None, float32=("A_log",)):
     for name, tensor in weights.items():
         dtype = torch.float32 if name.endswith(float32) else torch.bfloat16
         stored[name] = tensor.detach().to("cpu", dtype).contiguous()
-    save_file(stored, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    # Renamed into place: weights that were read from the same file may still lie in it.
+    save_file(stored, str(folder / "model.safetensors.new"), metadata={"format": "pt"})
+    os.replace(folder / "model.safetensors.new", folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
