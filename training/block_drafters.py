@@ -179,13 +179,15 @@ class BlockDrafter:
         return best.indices, best.values + s @ (a * self.linear("candidate_selector.hidden_projection", hidden))
 
     def draft(self, taps, anchor, drafts):
-        """Greedy drafts behind the anchor: a dict of what they were chosen from.
+        """Greedy drafts behind the anchor: a dict of what they were chosen from. A block is run whole, as in training,
+        however few drafts are asked for.
 
         hidden [m, H], logits [m, V'] (with the Markov head's part), drafts [m] target ids; gaps [m] from the best to the
         second best; confidence [m], candidates and scores [m, K] where there are such heads.
         """
         c = self.c
-        hidden = self.block(taps, anchor, drafts + (0 if c.first_row_predicts else 1))[-drafts:]
+        first = 0 if c.first_row_predicts else 1
+        hidden = self.block(taps, anchor, c.block_size)[first: first + drafts]
         logits = self.head(hidden)
         out = {"hidden": hidden, "logits": logits, "drafts": [], "gaps": []}
         before, state = anchor, torch.zeros(c.markov_rank)

@@ -164,7 +164,7 @@ void BlockBackbone::attention(const BlockLayerWeights& w, int64_t layer, const R
 
 struct BlockBackbone::Block {
   std::vector<int32_t> start{0}, seat, ids, request;
-  std::vector<int64_t> first;
+  std::vector<int64_t> first, drafts;
 
   Rows rows() const {
     return {
@@ -185,9 +185,13 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
     block.seat.push_back(r.seat);
     block.first.push_back(pos);
     block.ids.push_back(r.tokens.back());
-    block.ids.resize(block.start.back() + static_cast<size_t>(drafts) + anchor_rows,
-                     static_cast<int32_t>(config_.mask_token_id));
+    // Rows see the whole block, and it was whole in training: fewer rows predict far worse, so all run whatever is
+    // asked for, unless no page is left for those behind the drafts.
+    const bool room = pool_.reserve(r.seat, pos + config_.block_size);
+    const int64_t own_rows = room ? config_.block_size : drafts + anchor_rows;
+    block.ids.resize(block.start.back() + static_cast<size_t>(own_rows), static_cast<int32_t>(config_.mask_token_id));
     block.start.push_back(static_cast<int32_t>(block.ids.size()));
+    block.drafts.push_back(drafts);
     if (out.positions() < drafts) out.requests.resize(drafts);
     for (int64_t k = 0; k < drafts; k++) out.requests[k].push_back(static_cast<int32_t>(i));
   }
@@ -213,8 +217,8 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
   norm(weights_.norm, x, x);
   std::vector<int64_t> next = out.first;  // row of each position that the next block fills
   for (int32_t b = 0; b < rows.count; b++) {
-    for (int32_t row = rows.start[b] + anchor_rows, k = 0; row < rows.start[b + 1]; row++, k++) {
-      std::copy_n(x.f32(row), x.shape[1], hidden_.f32(next[k]++));
+    for (int64_t k = 0; k < block.drafts[b]; k++) {
+      std::copy_n(x.f32(rows.start[b] + anchor_rows + k), x.shape[1], hidden_.f32(next[k]++));
     }
   }
   return out;
