@@ -24,8 +24,8 @@ ScratchList<BlockDrafter> BlockDrafter::scratch(const BlockConfig& c, int64_t se
 }
 
 int64_t BlockDrafter::scratch_bytes(const BlockConfig& c, int64_t max_tokens, int64_t seats) {
-  return deltaring::scratch_bytes(BlockBackbone::scratch(c, max_tokens, seats)) +
-         deltaring::scratch_bytes(scratch(c, seats)) + deltaring::scratch_bytes(DFlash2Drafter::scratch(c, seats)) +
+  return BlockBackbone::scratch_bytes(c, max_tokens, seats) + deltaring::scratch_bytes(scratch(c, seats)) +
+         deltaring::scratch_bytes(DFlash2Drafter::scratch(c, seats)) +
          deltaring::scratch_bytes(DSparkDrafter::scratch(c, seats));
 }
 
