@@ -281,12 +281,13 @@ void SpecStepper::propose(std::span<Sequence* const> sequences) {
   caps_.clear();
   if (!drafter_) return;
   const std::vector<DraftRequest> asked = requests(sequences);
-  const int32_t most =
-      std::max_element(asked.begin(), asked.end(), [](auto& a, auto& b) { return a.drafts < b.drafts; })->drafts;
+  int32_t most = 0;
+  int64_t drafting = 0;  // requests that get drafts
+  for (const DraftRequest& request : asked) most = std::max(most, request.drafts), drafting += request.drafts > 0;
   if (most == 0) return;
   const Clock::time_point begin = Clock::now();
   drafter_->propose(asked, proposals_);
-  if (window_) window_->drafting_took(most, std::chrono::duration<double>(Clock::now() - begin).count());
+  if (window_) window_->drafting_took(most, drafting, std::chrono::duration<double>(Clock::now() - begin).count());
   for (size_t b = 0; b < asked.size(); b++)
     check_proposal(*drafter_, asked[b], proposals_[b], logits_.shape[1], valid_ids_);
   if (simulated_length_ > 0) simulate(asked);
