@@ -32,7 +32,8 @@ ScratchList<MtpDrafter> MtpDrafter::scratch(const ModelConfig& config, int64_t m
 
 int64_t MtpDrafter::scratch_bytes(const ModelConfig& config, int64_t max_tokens, int64_t seats) {
   return deltaring::scratch_bytes(scratch(config, max_tokens, seats)) +
-         PendingRows::planned_bytes(seats, config.hidden_size);
+         PendingRows::planned_bytes(seats, config.hidden_size) +
+         Screen::planned_bytes(config.vocab_size, config.hidden_size);
 }
 
 MtpDrafter::MtpDrafter(HybridModel& model, StatePool& pool, int64_t valid_ids)
@@ -43,6 +44,8 @@ MtpDrafter::MtpDrafter(HybridModel& model, StatePool& pool, int64_t valid_ids)
       pending_(pool, name(), model.config().hidden_size) {
   arena_ = allocate_scratch(*this, scratch(model.config(), model.decoder().max_tokens(), pool.options().seats),
                             "scratch of the MTP head, --chunked-prefill-size");
+  const View<2>& head = model.weights().lm_head;
+  if (Screen::worth(head.shape[0], head.shape[1]) && model.decoder().ops().linear_i8) screen_.emplace(head);
 }
 
 View<2> MtpDrafter::join(std::span<const Row> rows) {
@@ -87,7 +90,17 @@ void MtpDrafter::draw(std::span<const DraftRequest> requests, const std::vector<
                       std::span<Proposal> proposals) {
   const int64_t vocab = logits_.shape[1];
   Decoder& decoder = model_.decoder();
-  const View<2> logits = logits_.rows(0, static_cast<int64_t>(active.size()));
+  const View<2> logits = logits_.rows(0, static_cast<int64_t>(active.size())), hidden = chain_.rows(0, logits.shape[0]);
+  const bool all = std::ranges::any_of(active, [&](int32_t i) { return requests[i].sampling.temperature != 0; });
+  if (!all && screen_ && screen_->estimate(decoder, hidden, logits)) {
+    for (size_t i = 0; i < active.size(); i++) {
+      const auto row = static_cast<int64_t>(i);
+      const Estimate estimate = screen_->row(logits, row);
+      proposals[active[i]].tokens.push_back(
+          screen_->best(decoder, hidden.rows(row, 1), contenders({&estimate, 1}, valid_ids_, 1)));
+    }
+    return;
+  }
   model_.logits(chain_.rows(0, logits.shape[0]), logits);
   std::vector<int32_t> greedy(active.size());
   decoder.ops().argmax({.logits = logits, .valid = valid_ids_, .out = greedy.data()}, decoder.stream());

@@ -1,10 +1,12 @@
 // The checkpoint's own multi-token-prediction head: one full-attention layer fed with the next token's embedding and
 // the target's hidden state, chained on its own output for further drafts.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "draft/drafter.h"
 #include "draft/pending_rows.h"
+#include "draft/screen.h"
 #include "model/hybrid.h"
 
 namespace deltaring {
@@ -43,6 +45,7 @@ class MtpDrafter final : public Drafter {
   const KvPages kv_;
   const int64_t valid_ids_;
   PendingRows pending_;
+  std::optional<Screen> screen_;  // of the target's head, for requests that do not sample
   Arena arena_;
   View<2> pairs_;         // [max_tokens, 2 H]: normed embedding, normed hidden
   View<2> out_;           // [max_tokens, H]

@@ -8,21 +8,13 @@ namespace deltaring {
 
 namespace {
 
-constexpr float kFirstRate = 0.7f;          // until something was seen
-constexpr float kRequestShare = 1.0f / 16;  // weight of the newest step
+constexpr float kFirst = 3;                 // what is known at first counts as if it had been seen so often
+constexpr float kRequestShare = 1.0f / 16;  // least weight of the newest step
 constexpr float kAverageShare = 1.0f / 128;
 constexpr double kDraftingShare = 1.0 / 8;
+constexpr double kOutlier = 2;  // a step that took longer than so many times what is known says no more than that
 constexpr double kProbeShare = 0.01;  // of the time, for drafts that are not expected to pay
 constexpr double kPurse = 4;          // probes that it holds at most
-
-// A window that stayed whole says nothing about the draft behind it, but that it may be as good as the last one.
-void learn(std::vector<float>& rate, int32_t drafts, int32_t accepted, float share) {
-  for (int32_t j = 0; j < drafts && j <= accepted; j++) rate[j] += share * ((j < accepted ? 1.0f : 0.0f) - rate[j]);
-  const auto next = static_cast<size_t>(drafts);
-  if (drafts > 0 && accepted == drafts && next < rate.size()) {
-    rate[next] += share * std::max(0.0f, rate[next - 1] - rate[next]);
-  }
-}
 
 }  // namespace
 
@@ -45,7 +37,7 @@ const double* DraftCost::nearest(int32_t deepest, int64_t requests) const {
 void DraftCost::took(int32_t deepest, int64_t requests, double seconds) {
   if (deepest < 1 || deepest >= static_cast<int32_t>(seconds_.size()) || requests < 1) return;
   double& known = seconds_[deepest][bucket(requests)];
-  known = known == 0 ? seconds : known + kDraftingShare * (seconds - known);
+  known = known == 0 ? seconds : known + kDraftingShare * (std::min(seconds, kOutlier * known) - known);
 }
 
 double DraftCost::seconds(int32_t deepest, int64_t requests) const {
@@ -60,10 +52,27 @@ double DraftCost::seconds(int32_t deepest, int64_t requests) const {
 }
 
 AdaptiveWindow::AdaptiveWindow(StepCost cost, int32_t most)
-    : cost_(std::move(cost)), most_(most), average_(most, kFirstRate), drafting_(most) {}
+    : cost_(std::move(cost)), most_(most), average_(most), drafting_(most) {}
+
+// A window that stayed whole says nothing about the draft behind it, but that it may be as good as the last one.
+void AdaptiveWindow::learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share) {
+  for (int32_t j = 0; j < drafts && j <= accepted; j++) {
+    Rate& rate = rates[j];
+    rate.seen++;
+    rate.chance += std::max(share, 1 / (rate.seen + kFirst)) * ((j < accepted ? 1.0f : 0.0f) - rate.chance);
+  }
+  const auto next = static_cast<size_t>(drafts);
+  if (drafts > 0 && accepted == drafts && next < rates.size()) {
+    rates[next].chance += share * std::max(0.0f, rates[next - 1].chance - rates[next].chance);
+  }
+}
 
 AdaptiveWindow::Request& AdaptiveWindow::request(int32_t seat) {
-  return requests_.try_emplace(seat, Request{.rate = average_}).first->second;
+  const auto [at, is_new] = requests_.try_emplace(seat, Request{.rate = average_});
+  if (is_new) {
+    for (Rate& rate : at->second.rate) rate.seen = 0;
+  }
+  return at->second;
 }
 
 double AdaptiveWindow::seconds(int64_t rows, int64_t drafts) const {
@@ -75,8 +84,9 @@ std::vector<int32_t> AdaptiveWindow::plan(std::span<const int32_t> seats, std::s
   const auto rows = static_cast<int64_t>(seats.size());
   std::vector<std::vector<float>> survival;
   for (size_t r = 0; r < seats.size(); r++) {
-    const std::vector<float>& rate = request(seats[r]).rate;
-    survival.push_back(survival_of(std::span(rate).first(static_cast<size_t>(std::clamp(wanted[r], 0, most_)))));
+    std::vector<float> chances;
+    for (const Rate& rate : request(seats[r]).rate) chances.push_back(rate.chance);
+    survival.push_back(survival_of(std::span(chances).first(static_cast<size_t>(std::clamp(wanted[r], 0, most_)))));
   }
   std::vector<int32_t> asked =
       admit(survival, draft_budget(survival, [&](int64_t drafts) { return seconds(rows, drafts); }));

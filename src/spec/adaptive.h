@@ -47,18 +47,23 @@ class AdaptiveWindow {
   void verified(int32_t seat, int32_t drafts, int32_t accepted);
 
  private:
+  // How likely a draft stays, given those before it; what was seen first counts more than what is seen later.
+  struct Rate {
+    float chance = 0.7f, seen = 0;  // until something was seen
+  };
   struct Request {
-    std::vector<float> rate;  // [most] chance that draft j stays given those before it
+    std::vector<Rate> rate;   // [most]
     int32_t idle = 0;         // steps without drafts since the last with some
     double probe = 0;         // seconds that were paid for its draft of the running step
   };
+  static void learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share);
   Request& request(int32_t seat);
   double seconds(int64_t rows, int64_t drafts) const;  // of a step and its drafting
   void probe(std::span<const int32_t> seats, std::span<const int32_t> wanted, std::vector<int32_t>& asked);
 
   const StepCost cost_;
   const int32_t most_;
-  std::vector<float> average_;  // [most] rates over all requests
+  std::vector<Rate> average_;  // [most] over all requests
   DraftCost drafting_;
   double purse_ = 0;                               // seconds that may go to drafts that are not expected to pay
   std::unordered_map<int32_t, Request> requests_;  // by seat
