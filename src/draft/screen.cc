@@ -19,65 +19,69 @@ float most_x(int64_t K) {
   return static_cast<float>(std::max(limit - 1, 1.0));
 }
 
-// Sums of estimates, `side` times their errors away.
-void bounds(std::span<const Estimate> sum, int64_t first, int64_t count, float side, float* out) {
-  std::fill_n(out, count, 0.0f);
+// Sums of estimates and of how far they may be off, `count` from id `first` on.
+void add_up(std::span<const Estimate> sum, int64_t first, int64_t count, float* value, float* error) {
+  std::fill_n(value, count, 0.0f), std::fill_n(error, count, 0.0f);
   for (const Estimate& e : sum) {
-    const float slack = side * e.slack;
-    const float* value = e.value + first;
-    const float* error = e.error + first;
-    for (int64_t i = 0; i < count; i++) out[i] += value[i] + slack * error[i];
+    const float* of = e.value + first;
+    const float* off = e.error + first;
+    for (int64_t i = 0; i < count; i++) value[i] += e.unit * of[i], error[i] += e.slack * off[i];
   }
+}
+
+bool any_above(const float* x, int64_t count, float least) {
+  int any = 0;
+  for (int64_t i = 0; i < count; i++) any |= x[i] > least;
+  return any != 0;
 }
 
 }  // namespace
 
 std::vector<int32_t> contenders(std::span<const Estimate> sum, int64_t valid, size_t count) {
-  // The `count` largest lower bounds, largest first. Infinite errors make bounds of -infinity.
-  std::vector<float> best;
-  float block[kBlock];
-  const float lowest = -std::numeric_limits<float>::infinity();
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  std::vector<float> best;     // the `count` largest lower bounds, largest first
+  std::vector<float> highest;  // upper bound of each block of ids
+  float value[kBlock], error[kBlock], lower[kBlock];
   for (int64_t first = 0; first < valid; first += kBlock) {
     const int64_t size = std::min(kBlock, valid - first);
-    bounds(sum, first, size, -1, block);
-    const float least = best.size() < count ? lowest : best.back();
-    if (best.size() == count) {
-      bool any = false;
-      for (int64_t i = 0; i < size; i++) any |= block[i] > least;
-      if (!any) continue;
-    }
+    add_up(sum, first, size, value, error);
+    float lanes[4] = {kLowest, kLowest, kLowest, kLowest};
     for (int64_t i = 0; i < size; i++) {
-      if (best.size() == count && !(block[i] > best.back())) continue;
+      lower[i] = value[i] - error[i];
+      lanes[i % 4] = std::max(lanes[i % 4], value[i] + error[i]);
+    }
+    highest.push_back(std::max(std::max(lanes[0], lanes[1]), std::max(lanes[2], lanes[3])));
+    if (best.size() == count && !any_above(lower, size, best.back())) continue;
+    for (int64_t i = 0; i < size; i++) {
+      if (best.size() == count && !(lower[i] > best.back())) continue;
       if (best.size() == count) best.pop_back();
-      best.insert(std::upper_bound(best.begin(), best.end(), block[i], std::greater<>()), block[i]);
+      best.insert(std::upper_bound(best.begin(), best.end(), lower[i], std::greater<>()), lower[i]);
     }
   }
   std::vector<int32_t> ids;
   if (best.empty()) return ids;
-  // Sums of bounds are rounded too.
-  const float least = best.size() < count ? lowest : best.back() - std::abs(best.back()) * 0x1p-20f;
+  // Bounds and their sums are rounded too.
+  const float least = best.size() < count ? kLowest : best.back() - std::abs(best.back()) * 0x1p-20f;
   for (int64_t first = 0; first < valid; first += kBlock) {
+    if (highest[static_cast<size_t>(first / kBlock)] < least) continue;
     const int64_t size = std::min(kBlock, valid - first);
-    bounds(sum, first, size, 1, block);
-    bool any = false;
-    for (int64_t i = 0; i < size; i++) any |= block[i] >= least;
-    for (int64_t i = 0; any && i < size; i++) {
-      if (block[i] >= least) ids.push_back(static_cast<int32_t>(first + i));
+    add_up(sum, first, size, value, error);
+    for (int64_t i = 0; i < size; i++) {
+      if (value[i] + error[i] >= least) ids.push_back(static_cast<int32_t>(first + i));
     }
   }
   return ids;
 }
 
 int32_t likeliest(std::span<const Estimate> sum, int64_t valid) {
-  float block[kBlock], best = -std::numeric_limits<float>::infinity();
+  float value[kBlock], error[kBlock], best = -std::numeric_limits<float>::infinity();
   int32_t id = 0;
   for (int64_t first = 0; first < valid; first += kBlock) {
     const int64_t size = std::min(kBlock, valid - first);
-    bounds(sum, first, size, 0, block);
-    bool any = false;
-    for (int64_t i = 0; i < size; i++) any |= block[i] > best;
-    for (int64_t i = 0; any && i < size; i++) {
-      if (block[i] > best) best = block[i], id = static_cast<int32_t>(first + i);
+    add_up(sum, first, size, value, error);
+    if (!any_above(value, size, best)) continue;
+    for (int64_t i = 0; i < size; i++) {
+      if (value[i] > best) best = value[i], id = static_cast<int32_t>(first + i);
     }
   }
   return id;
@@ -122,8 +126,7 @@ bool Screen::estimate(Decoder& decoder, View<2> x, View<2> out) {
   const auto [M, K] = x.shape;
   const double terms = static_cast<double>(K), limit = most_x(K);
   x_.resize(static_cast<size_t>(M * K));
-  slack_.resize(static_cast<size_t>(M));
-  std::vector<float> unit(static_cast<size_t>(M));
+  unit_.resize(static_cast<size_t>(M)), slack_.resize(static_cast<size_t>(M));
   for (int64_t m = 0; m < M; m++) {
     double most = 0, sum = 0;
     for (int64_t k = 0; k < K; k++) most = std::max(most, std::abs(double{*x.f32(m, k)})), sum += std::abs(*x.f32(m, k));
@@ -132,7 +135,7 @@ bool Screen::estimate(Decoder& decoder, View<2> x, View<2> out) {
     for (int64_t k = 0; k < K; k++) {
       x_[m * K + k] = static_cast<int16_t>(std::lrint(*x.f32(m, k) / step));
     }
-    unit[m] = static_cast<float>(step);
+    unit_[m] = static_cast<float>(step);
     // In units of a row's scale: weights are half a code off and a little for the rounding of w / scale, x half a step,
     // and f32 sums of K products of up to 127 codes their rounding, in the exact product as in this one.
     slack_[m] = static_cast<float>(
@@ -147,11 +150,6 @@ bool Screen::estimate(Decoder& decoder, View<2> x, View<2> out) {
                            .scale = scale_.data(),
                            .out = out},
                           decoder.stream());
-  for (int64_t m = 0; m < M; m++) {
-    float* value = out.f32(m);
-    const float step = unit[m];
-    for (int64_t n = 0; n < out.shape[1]; n++) value[n] *= step;
-  }
   return true;
 }
 

@@ -10,11 +10,11 @@
 
 namespace deltaring {
 
-// Products n of one row: value[n], at most slack * error[n] off.
+// Products n of one row: unit * value[n], at most slack * error[n] off.
 struct Estimate {
   const float* value;
   const float* error;
-  float slack;
+  float unit, slack;
 };
 
 // Ids in [0, valid), ascending, that can be among the `count` largest of sums of estimates: all that do not certainly
@@ -43,7 +43,8 @@ class Screen {
   // finite.
   bool estimate(Decoder& decoder, View<2> x, View<2> out);
   Estimate row(View<2> out, int64_t m) const {
-    return {.value = out.f32(m), .error = error_.data(), .slack = slack_[static_cast<size_t>(m)]};
+    const auto at = static_cast<size_t>(m);
+    return {.value = out.f32(m), .error = error_.data(), .unit = unit_[at], .slack = slack_[at]};
   }
 
   // out[i] = x . row ids[i], or out[i] += that: the bits of the whole product. x [1, K].
@@ -58,7 +59,7 @@ class Screen {
   // [N]; a row that is not finite has codes of 0 and an infinite error, so it always contends.
   std::vector<float> scale_, error_;
   std::vector<int16_t> x_;        // [M, K] of the last estimate
-  std::vector<float> slack_;      // [M]
+  std::vector<float> unit_, slack_;  // [M]
   std::vector<std::byte> gathered_;
 };
 

@@ -15,17 +15,17 @@ constexpr int64_t kIds = Screen::kLeastRows + 700;
 TEST(Screen, ContendersAreThoseThatCannotBeRuledOut) {
   std::vector<float> value(200), error(200, 1.0f);
   for (size_t i = 0; i < value.size(); i++) value[i] = static_cast<float>(i % 100);
-  const Estimate sure{.value = value.data(), .error = error.data(), .slack = 0.25f};
+  const Estimate sure{.value = value.data(), .error = error.data(), .unit = 1, .slack = 0.25f};
   EXPECT_THAT(contenders({&sure, 1}, 200, 1), ::testing::ElementsAre(99, 199));
   EXPECT_THAT(contenders({&sure, 1}, 199, 1), ::testing::ElementsAre(99));
   EXPECT_THAT(contenders({&sure, 1}, 200, 3), ::testing::ElementsAre(98, 99, 198, 199));
-  const Estimate rough{.value = value.data(), .error = error.data(), .slack = 1.25f};
+  const Estimate rough{.value = value.data(), .error = error.data(), .unit = 1, .slack = 1.25f};
   EXPECT_THAT(contenders({&rough, 1}, 150, 1), ::testing::ElementsAre(97, 98, 99));
   error[7] = INFINITY;
   EXPECT_THAT(contenders({&sure, 1}, 150, 1), ::testing::ElementsAre(7, 99));
   EXPECT_EQ(contenders({&sure, 1}, 3, 5).size(), 3u) << "fewer than are asked for";
   EXPECT_EQ(likeliest({&sure, 1}, 200), 99);
-  const Estimate both[] = {sure, {.value = error.data(), .error = value.data(), .slack = 0}};
+  const Estimate both[] = {sure, {.value = error.data(), .error = value.data(), .unit = 1, .slack = 0}};
   EXPECT_EQ(likeliest(both, 7), 6);
 }
 
@@ -57,7 +57,7 @@ TEST(Screen, EstimatesKeepTheirBoundsAndExactProductsTheirBits) {
       const Estimate e = screen.row(about, m);
       for (int64_t n = 0; n < kIds; n++) {
         if (std::isinf(e.error[n])) continue;
-        ASSERT_LE(std::abs(double{e.value[n]} - *out.f32(m, n)), double{e.slack} * e.error[n]) << m << " " << n;
+        ASSERT_LE(std::abs(double{e.unit} * e.value[n] - *out.f32(m, n)), double{e.slack} * e.error[n]) << m << " " << n;
       }
       const std::vector<int32_t> ids = contenders({&e, 1}, kIds, 1);
       EXPECT_THAT(ids, ::testing::IsSupersetOf({123, 124}));

@@ -68,8 +68,9 @@ HWY_INLINE void TileRow(const LinearI8Args& a, int64_t m, int64_t n, int64_t end
 void MultiplyI8(const LinearI8Args& a, int64_t n, int64_t end) {
   int64_t m = 0;
   for (; m + kTileRows <= a.M; m += kTileRows) TileRow<kTileRows>(a, m, n, end);
-  if (m + 2 <= a.M) TileRow<2>(a, m, n, end), m += 2;
-  if (m < a.M) TileRow<1>(a, m, n, end);
+  if (a.M - m == 3) TileRow<3>(a, m, n, end);
+  if (a.M - m == 2) TileRow<2>(a, m, n, end);
+  if (a.M - m == 1) TileRow<1>(a, m, n, end);
 }
 
 }  // namespace deltaring::cpu::HWY_NAMESPACE
