@@ -19,8 +19,8 @@ namespace {
 
 using namespace deltaring;
 constexpr int64_t kRoom = 512, kChunk = 256;  // tokens of a request, of a prefill pass
-constexpr int kSlices = 16;
-constexpr double kSlice = 0.2;  // seconds that each of the two decodes before it is the other's turn
+constexpr int kSlices = 11;
+constexpr double kSlice = 0.15;  // seconds that each of the two decodes before it is the other's turn
 
 const std::filesystem::path kModels = DELTARING_SOURCE_DIR "/models";
 

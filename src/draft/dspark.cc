@@ -32,10 +32,14 @@ ScratchList<DSparkDrafter> DSparkDrafter::scratch(const BlockConfig& c, int64_t 
   if (c.kind() != BlockKind::dspark) return {};
   const int64_t rows = c.draft_vocab_size > 0 ? c.draft_vocab_size : c.vocab_size;
   const int64_t screened = r > 0 && Screen::worth(rows, r) ? seats * c.drafts() : 0;
-  return {{&Own::embedded_, seats, r},      {&Own::code_, seats, r},
-          {&Own::state_, seats, r},         {&Own::joint_, seats, 2 * r + c.hidden_size},
-          {&Own::projected_, seats, 3 * r}, {&Own::confident_, seats, 1},
-          {&Own::codes_, screened, r},      {&Own::guessed_, screened, r},
+  return {{&Own::embedded_, seats, r},
+          {&Own::code_, seats, r},
+          {&Own::state_, seats, r},
+          {&Own::joint_, seats, 2 * r + c.hidden_size},
+          {&Own::projected_, seats, 3 * r},
+          {&Own::confident_, seats, 1},
+          {&Own::codes_, screened, r},
+          {&Own::guessed_, screened, r},
           {&Own::markov_estimates_, screened, rows}};
 }
 
@@ -103,12 +107,13 @@ void DSparkDrafter::choose_screened(const Predictions& p, std::span<const DraftR
                                     std::span<Proposal> proposals) {
   Decoder& decoder = model_.decoder();
   const int64_t positions = p.positions(), r = weights_.config.markov_rank;
-  std::vector<std::vector<int32_t>> tokens(static_cast<size_t>(positions));  // [position] of its requests: the best guess
+  std::vector<std::vector<int32_t>> tokens(
+      static_cast<size_t>(positions));  // [position] of its requests: the best guess
   for (int64_t k = 0; k < positions; k++) guess(p, k, 0, false, tokens[k]);
   std::fill_n(state_.f32(), state_.shape[0] * state_.shape[1], 0.0f);
   for (int64_t from = 0; from < positions;) {
     const int64_t behind = p.first[from];
-    std::vector<std::vector<float>> states;  // of an rnn, behind each position
+    std::vector<std::vector<float>> states;        // of an rnn, behind each position
     std::vector<int32_t> before(requests.size());  // by request: the token before
     for (int64_t k = from; k < positions; k++) {
       const std::vector<int32_t>& of = p.requests[k];

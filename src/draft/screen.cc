@@ -10,7 +10,7 @@ namespace deltaring {
 namespace {
 
 constexpr float kMostCode = 127;
-constexpr int64_t kBlock = 64;        // ids that are looked at together
+constexpr int64_t kBlock = 64;       // ids that are looked at together
 constexpr int64_t kGathered = 1024;  // rows of an exact product
 
 // What |x| may be for sums of K products with codes to stay in int32, a little less for the rounding of x.
@@ -129,7 +129,8 @@ bool Screen::estimate(Decoder& decoder, View<2> x, View<2> out) {
   unit_.resize(static_cast<size_t>(M)), slack_.resize(static_cast<size_t>(M));
   for (int64_t m = 0; m < M; m++) {
     double most = 0, sum = 0;
-    for (int64_t k = 0; k < K; k++) most = std::max(most, std::abs(double{*x.f32(m, k)})), sum += std::abs(*x.f32(m, k));
+    for (int64_t k = 0; k < K; k++)
+      most = std::max(most, std::abs(double{*x.f32(m, k)})), sum += std::abs(*x.f32(m, k));
     if (!std::isfinite(sum)) return false;
     const double step = std::max(most / limit, double{std::numeric_limits<float>::min()});
     for (int64_t k = 0; k < K; k++) {
@@ -142,14 +143,9 @@ bool Screen::estimate(Decoder& decoder, View<2> x, View<2> out) {
         (sum * (0.5 + 2e-5 + kMostCode * (terms + 8) * 0x1p-23) + 0.5 * step * kMostCode * terms) * 1.001);
     slack_[m] = std::max(slack_[m], std::numeric_limits<float>::min());
   }
-  decoder.ops().linear_i8({.M = M,
-                           .N = matrix_.shape[0],
-                           .K = K,
-                           .x = x_.data(),
-                           .w = codes_,
-                           .scale = scale_.data(),
-                           .out = out},
-                          decoder.stream());
+  decoder.ops().linear_i8(
+      {.M = M, .N = matrix_.shape[0], .K = K, .x = x_.data(), .w = codes_, .scale = scale_.data(), .out = out},
+      decoder.stream());
   return true;
 }
 
@@ -163,8 +159,8 @@ void Screen::exact(Decoder& decoder, View<2> x, std::span<const int32_t> ids, st
       std::memcpy(gathered_.data() + i * bytes, matrix_.address(matrix_.offset(ids[i], 0)), bytes);
     }
     const auto rows = static_cast<int64_t>(count);
-    decoder.linear(x, dense<2>(gathered_.data(), matrix_.dtype, {rows, K}),
-                   dense<2>(out.data(), DType::f32, {1, rows}), accumulate);
+    decoder.linear(x, dense<2>(gathered_.data(), matrix_.dtype, {rows, K}), dense<2>(out.data(), DType::f32, {1, rows}),
+                   accumulate);
     ids = ids.subspan(count), out = out.subspan(count);
   }
 }

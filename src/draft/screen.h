@@ -58,7 +58,7 @@ class Screen {
   int8_t* codes_;  // [N, K]: row n is about scale[n] times its codes
   // [N]; a row that is not finite has codes of 0 and an infinite error, so it always contends.
   std::vector<float> scale_, error_;
-  std::vector<int16_t> x_;        // [M, K] of the last estimate
+  std::vector<int16_t> x_;           // [M, K] of the last estimate
   std::vector<float> unit_, slack_;  // [M]
   std::vector<std::byte> gathered_;
 };

@@ -52,9 +52,9 @@ class AdaptiveWindow {
     float chance = 0.7f, seen = 0;  // until something was seen
   };
   struct Request {
-    std::vector<Rate> rate;   // [most]
-    int32_t idle = 0;         // steps without drafts since the last with some
-    double probe = 0;         // seconds that were paid for its draft of the running step
+    std::vector<Rate> rate;  // [most]
+    int32_t idle = 0;        // steps without drafts since the last with some
+    double probe = 0;        // seconds that were paid for its draft of the running step
   };
   static void learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share);
   Request& request(int32_t seat);

@@ -47,8 +47,7 @@ TEST(Screen, EstimatesKeepTheirBoundsAndExactProductsTheirBits) {
     std::vector<float> x(M * K), products(M * kIds), estimates(M * kIds);
     for (float& e : x) e = static_cast<float>(random()) * 0x1p-29f - 4;
     for (int64_t k = 0; k < K; k++) x[K + k] = load_as_float(data.data(), dtype, 77 * K + k), x[2 * K + k] = 0;
-    const View<2> rows = dense<2>(x.data(), DType::f32, {M, K}),
-                  out = dense<2>(products.data(), DType::f32, {M, kIds}),
+    const View<2> rows = dense<2>(x.data(), DType::f32, {M, K}), out = dense<2>(products.data(), DType::f32, {M, kIds}),
                   about = dense<2>(estimates.data(), DType::f32, {M, kIds});
     Screen screen(matrix);
     decoder.linear(rows, matrix, out);
@@ -57,7 +56,8 @@ TEST(Screen, EstimatesKeepTheirBoundsAndExactProductsTheirBits) {
       const Estimate e = screen.row(about, m);
       for (int64_t n = 0; n < kIds; n++) {
         if (std::isinf(e.error[n])) continue;
-        ASSERT_LE(std::abs(double{e.unit} * e.value[n] - *out.f32(m, n)), double{e.slack} * e.error[n]) << m << " " << n;
+        ASSERT_LE(std::abs(double{e.unit} * e.value[n] - *out.f32(m, n)), double{e.slack} * e.error[n])
+            << m << " " << n;
       }
       const std::vector<int32_t> ids = contenders({&e, 1}, kIds, 1);
       EXPECT_THAT(ids, ::testing::IsSupersetOf({123, 124}));
@@ -87,8 +87,9 @@ class Screened : public ::testing::TestWithParam<const char*> {
   static ModelConfig target() {
     ModelConfig c = mini_config();
     c.vocab_size = kIds, c.num_hidden_layers = 6;
-    c.layer_types = {LayerKind::gdn, LayerKind::gdn, LayerKind::full_attention,
-                     LayerKind::gdn, LayerKind::full_attention, LayerKind::gdn};
+    c.layer_types = {
+        LayerKind::gdn, LayerKind::gdn, LayerKind::full_attention, LayerKind::gdn, LayerKind::full_attention,
+        LayerKind::gdn};
     return c;
   }
   // Without the op there is no screen.

@@ -46,7 +46,8 @@ TEST(LinearI8, SumsAreExact) {
         const std::vector<float> got = p.on("cpu", threads);
         ASSERT_EQ(got.size(), want.size());
         // The reference rounds once, the others twice.
-        for (size_t i = 0; i < want.size(); i++) ASSERT_NEAR(got[i], want[i], std::abs(want[i]) * 0x1p-23f) << M << " " << K;
+        for (size_t i = 0; i < want.size(); i++)
+          ASSERT_NEAR(got[i], want[i], std::abs(want[i]) * 0x1p-23f) << M << " " << K;
       }
       EXPECT_EQ(p.on("cpu", 1), p.on("cpu", 3));
     }
@@ -68,7 +69,12 @@ TEST(LinearI8, ExtremesStayInInt32) {
 TEST(LinearI8, RefusesWhatDoesNotFit) {
   Product p(2, 3, 4, 1);
   std::vector<float> out(6);
-  LinearI8Args args{.M = 2, .N = 3, .K = 4, .x = p.x.data(), .w = p.w.data(), .scale = p.scale.data(),
+  LinearI8Args args{.M = 2,
+                    .N = 3,
+                    .K = 4,
+                    .x = p.x.data(),
+                    .w = p.w.data(),
+                    .scale = p.scale.data(),
                     .out = dense<2>(out.data(), DType::f32, {2, 3})};
   EXPECT_NO_THROW(check(args));
   for (const auto& spoil : std::initializer_list<void (*)(LinearI8Args&)>{
