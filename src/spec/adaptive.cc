@@ -12,7 +12,8 @@ constexpr float kFirst = 3;                 // what is known at first counts as 
 constexpr float kRequestShare = 1.0f / 16;  // least weight of the newest step
 constexpr float kAverageShare = 1.0f / 128;
 constexpr double kDraftingShare = 1.0 / 8, kFasterShare = 1.0 / 2;  // what takes longer is more often an accident
-constexpr double kOutlier = 2;        // a step that took longer than so many times what is known says no more than that
+constexpr double kOutlier = 2;  // a step that took longer than so many times what is known says no more than that
+constexpr double kForget = 1.0 / 64;
 constexpr double kProbeShare = 0.01;  // of the time, for drafts that are not expected to pay
 constexpr double kPurse = 4;          // probes that it holds at most
 
@@ -39,6 +40,11 @@ void DraftCost::took(int32_t deepest, int64_t requests, double seconds) {
   double& known = seconds_[deepest][bucket(requests)];
   const double share = seconds < known ? kFasterShare : kDraftingShare;
   known = known == 0 ? seconds : known + share * (std::min(seconds, kOutlier * known) - known);
+  // What has not been tried for long is taken to cost no more than in proportion, little by little.
+  for (int32_t d = 1; d < static_cast<int32_t>(seconds_.size()); d++) {
+    double& other = seconds_[d][bucket(requests)];
+    other -= kForget * std::max(0.0, other - known * d / deepest);
+  }
 }
 
 double DraftCost::seconds(int32_t deepest, int64_t requests) const {
