@@ -12,6 +12,22 @@ import torch.nn.functional as F
 
 
 @dataclasses.dataclass
+class Yarn:
+    """Frequencies that turn less than beta_slow times within the original context are divided by factor, those that
+    turn more than beta_fast times stay, and between them lies a ramp over the pairs of dims."""
+
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None  # of cos and sin; None: 0.1 ln(factor) + 1
+
+    @property
+    def amplitude(self):
+        return 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
+
+
+@dataclasses.dataclass
 class Config:
     hidden_size: int = 32
     intermediate_size: int = 48
@@ -21,6 +37,7 @@ class Config:
     head_dim: int = 16
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
+    yarn: Yarn | None = None  # a stretched context
     windows: tuple = (0, 0)  # of each layer: keys a query sees up to its own, 0 = all
     causal: tuple = (False, False)  # inside the block
     block_size: int = 8  # rows
@@ -51,12 +68,24 @@ def rms_norm(x, weight, eps):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def rope(x, positions, theta):
-    """x [tokens, heads, D], pairs (d, d + D/2), angle position * theta^(-2d/D)."""
+def rotary_frequencies(half, theta, yarn):
+    """Angle a position of each of the `half` pairs: theta^(-d/half), stretched."""
+    pairs = torch.arange(half, dtype=torch.float64)
+    plain = theta ** (-pairs / half)
+    if yarn is None:
+        return plain
+    turns = yarn.original_max_position_embeddings / (2 * math.pi) / torch.tensor([yarn.beta_fast, yarn.beta_slow])
+    ends = half * turns.double().log() / math.log(theta)  # the pairs that turn so often, as real numbers
+    low, high = max(float(ends[0].floor()), 0.0), min(float(ends[1].ceil()), 2 * half - 1.0)
+    stretched = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
+    return plain * (1 - stretched) + plain / yarn.factor * stretched
+
+
+def rope(x, positions, theta, yarn):
+    """x [tokens, heads, D], pairs (d, d + D/2)."""
     half = x.shape[-1] // 2
-    frequencies = theta ** (-torch.arange(half, dtype=torch.float64) / half)
-    angles = positions.double()[:, None] * frequencies
-    cos, sin = angles.cos().to(x.dtype)[:, None], angles.sin().to(x.dtype)[:, None]
+    angles, amplitude = positions.double()[:, None] * rotary_frequencies(half, theta, yarn), yarn.amplitude if yarn else 1
+    cos, sin = (amplitude * f(angles).to(x.dtype)[:, None] for f in (torch.cos, torch.sin))
     first, second = x[..., :half], x[..., half:]
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
@@ -108,7 +137,7 @@ class BlockDrafter:
         c, at = self.c, f"layers.{layer}.self_attn."
         k = self.linear(at + "k_proj", x).unflatten(-1, (-1, c.head_dim))
         v = self.linear(at + "v_proj", x).unflatten(-1, (-1, c.head_dim)) * c.value_scale
-        return rope(self.norm(at + "k_norm", k), positions, c.rope_theta), v
+        return rope(self.norm(at + "k_norm", k), positions, c.rope_theta, c.yarn), v
 
     def sublayer(self, x, norm, conv, compute):
         """x + compute(norm(x)), with the convolutions around compute where there are some."""
@@ -133,7 +162,7 @@ class BlockDrafter:
 
             def attention(u, i=i, at=at):
                 q = self.linear(at + "self_attn.q_proj", u).unflatten(-1, (-1, c.head_dim))
-                q = rope(self.norm(at + "self_attn.q_norm", q), positions, c.rope_theta)
+                q = rope(self.norm(at + "self_attn.q_norm", q), positions, c.rope_theta, c.yarn)
                 context_k, context_v = self.key_value(i, context, before)
                 block_k, block_v = self.key_value(i, u, positions)
                 k, v = torch.cat([context_k, block_k]), torch.cat([context_v, block_v])

@@ -10,7 +10,7 @@ import sys
 import torch
 from safetensors.torch import save_file
 
-from block_drafters import BlockDrafter, Config, shapes
+from block_drafters import BlockDrafter, Config, Yarn, shapes
 
 TARGET_LAYERS, HIDDEN, VOCAB = 6, 32, 96
 PLAIN = {"hidden_size": HIDDEN, "intermediate_size": 32, "vocab_size": VOCAB, "num_attention_heads": 4,
@@ -105,6 +105,16 @@ INSTANCES = {
                                                                              "sliding_window": 8}},
         {"taps": (2,), "windows": (8, 0), "block_size": 5, "conv_kernel_size": 3, "conv_group_size": 16,
          "selector_rank": 4, "selector_top_k": 4, "output_multiplier": 0.25, "final_logit_softcapping": 8.0},
+    ),
+    # A context stretched with YaRN; the ramp lies inside the eight pairs.
+    "dspark-yarn": (
+        layer(architectures=["DSparkDraftModel"], block_size=7, markov_rank=8, enable_confidence_head=True,
+              confidence_head_with_markov=True, max_position_embeddings=262144,
+              rope_scaling={"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 8192},
+              dflash_config={"mask_token_id": 95, "target_layer_ids": [1, 4], "projector_type": "dspark"}),
+        {"taps": (1, 4), "block_size": 7, "first_row_predicts": True, "markov_rank": 8,
+         "enable_confidence_head": True, "confidence_head_with_markov": True,
+         "yarn": Yarn(factor=32.0, original_max_position_embeddings=8192)},
     ),
 }
 

@@ -17,6 +17,8 @@ void scale(View<2> x, float factor) {
   }
 }
 
+int64_t taps_width(const BlockConfig& c) { return static_cast<int64_t>(c.target_layer_ids.size()) * c.hidden_size; }
+
 }  // namespace
 
 void add_draft_kv(StateShape& shape, const BlockConfig& config) {
@@ -31,7 +33,8 @@ ScratchList<BlockBackbone> BlockBackbone::scratch(const BlockConfig& c, int64_t 
   const bool conv = c.conv_kernel_size > 0;
   const int64_t kernels = conv ? 2 * c.conv_kernel_size * (H / c.conv_group_size) : 0;
   using Own = BlockBackbone;
-  return {{&Own::context_, max_tokens, H},
+  return {{&Own::taps_, max_tokens, taps_width(c)},
+          {&Own::context_, max_tokens, H},
           {&Own::context_k_, max_tokens, kv_dim},
           {&Own::context_v_, max_tokens, kv_dim},
           {&Own::x_, n, H},
@@ -48,8 +51,17 @@ ScratchList<BlockBackbone> BlockBackbone::scratch(const BlockConfig& c, int64_t 
           {&Own::hidden_, seats * c.drafts(), H}};
 }
 
+int64_t BlockBackbone::scratch_bytes(const BlockConfig& c, int64_t max_tokens, int64_t seats) {
+  return deltaring::scratch_bytes(scratch(c, max_tokens, seats)) + PendingRows::planned_bytes(seats, taps_width(c));
+}
+
 BlockBackbone::BlockBackbone(const BlockWeights& weights, HybridModel& model, StatePool& pool)
-    : weights_(weights), config_(weights.config), model_(model), pool_(pool), end_(pool.options().seats) {
+    : weights_(weights),
+      config_(weights.config),
+      model_(model),
+      pool_(pool),
+      rotary_(make_rotary(config_.head_dim, config_.rope_theta, config_.yarn)),
+      pending_(pool, "context of a block drafter", taps_width(config_)) {
   StateShape shape = pool.shape();
   add_draft_kv(shape, config_);
   check(shape.draft_layers == pool.shape().draft_layers && shape.draft_Hkv == pool.shape().draft_Hkv &&
@@ -57,17 +69,6 @@ BlockBackbone::BlockBackbone(const BlockWeights& weights, HybridModel& model, St
         "the state pool has no room for the drafter's KV; add_draft_kv makes it");
   arena_ = allocate_scratch(*this, scratch(config_, model.decoder().max_tokens(), pool.options().seats),
                             "scratch of the drafter, --chunked-prefill-size");
-  pool_.attach(*this);
-}
-
-BlockBackbone::~BlockBackbone() { pool_.detach(*this); }
-
-std::span<std::byte> BlockBackbone::bytes(int32_t seat) {
-  return std::as_writable_bytes(std::span(end_).subspan(static_cast<size_t>(seat), 1));
-}
-
-void BlockBackbone::move(int32_t seat, Cursor from, Cursor to) {
-  if (to.pos < from.pos) end_[seat] = std::min(end_[seat], to.pos);  // commits are followed by extend
 }
 
 void BlockBackbone::norm(const std::vector<float>& w, View<2> x, View<2> out) {
@@ -84,6 +85,16 @@ void BlockBackbone::head_norm(const std::vector<float>& w, View<3> x) {
                                   model_.decoder().stream());
 }
 
+void BlockBackbone::rope(const Rows& rows, View<3> x) {
+  model_.decoder().ops().rope({.rows = rows,
+                               .x = x,
+                               .rotary = config_.head_dim,
+                               .theta = config_.rope_theta,
+                               .frequency = rotary_.frequency.data(),
+                               .amplitude = rotary_.amplitude},
+                              model_.decoder().stream());
+}
+
 // Keys and values of the rows go to the layer's pages.
 void BlockBackbone::key_value(const BlockLayerWeights& w, const Rows& rows, int64_t layer, View<2> x, View<2> k,
                               View<2> v) {
@@ -94,25 +105,27 @@ void BlockBackbone::key_value(const BlockLayerWeights& w, const Rows& rows, int6
   decoder.linear(x, w.v_proj, v);
   scale(v, config_.value_scale);
   head_norm(w.k_norm, k_heads);
-  decoder.ops().rope({.rows = rows, .x = k_heads, .rotary = D, .theta = config_.rope_theta}, decoder.stream());
+  rope(rows, k_heads);
   decoder.ops().kv_append({.rows = rows, .k = k_heads, .v = heads_of(v, 0, Hkv, D), .kv = pool_.draft_kv(layer)},
                           decoder.stream());
 }
 
 void BlockBackbone::extend(const DraftContext& context) {
-  const int64_t tokens = context.taps.shape[0];
-  const View<2> c = context_.rows(0, tokens);
-  model_.decoder().linear(context.taps, weights_.fc, c);
-  norm(weights_.hidden_norm, c, c);
-  for (size_t i = 0; i < weights_.layers.size(); i++) {
-    key_value(weights_.layers[i], context.rows, static_cast<int64_t>(i), c, context_k_.rows(0, tokens),
-              context_v_.rows(0, tokens));
-  }
-  for (int32_t b = 0; b < context.rows.count; b++) {
-    if (context.rows.seat[b] < 0) continue;
-    int64_t& end = end_[context.rows.seat[b]];
-    if (context.rows.first[b] <= end) end = context.rows.first[b] + context.rows.length(b);
-  }
+  pending_.add(context.rows, context.next, context.taps, [this](auto list) { write(list); });
+}
+
+void BlockBackbone::write(std::span<const PendingRows::Row> list) {
+  PendingRows::in_passes(list, taps_.shape[0], [this](std::span<const PendingRows::Row> some, const Rows& rows) {
+    const int64_t tokens = rows.tokens();
+    const View<2> taps = taps_.rows(0, tokens), c = context_.rows(0, tokens);
+    for (int64_t i = 0; i < tokens; i++) std::copy_n(some[i].data, taps.shape[1], taps.f32(i));
+    model_.decoder().linear(taps, weights_.fc, c);
+    norm(weights_.hidden_norm, c, c);
+    for (size_t i = 0; i < weights_.layers.size(); i++) {
+      key_value(weights_.layers[i], rows, static_cast<int64_t>(i), c, context_k_.rows(0, tokens),
+                context_v_.rows(0, tokens));
+    }
+  });
 }
 
 template <class Sublayer>
@@ -146,7 +159,7 @@ void BlockBackbone::attention(const BlockLayerWeights& w, int64_t layer, const R
   const View<3> q = heads_of(q_.rows(0, n), 0, Hq, D);
   decoder.linear(in, w.q_proj, q_.rows(0, n));
   head_norm(w.q_norm, q);
-  decoder.ops().rope({.rows = rows, .x = q, .rotary = D, .theta = config_.rope_theta}, decoder.stream());
+  rope(rows, q);
   key_value(w, rows, layer, in, k_.rows(0, n), v_.rows(0, n));
   const BlockAttention& sees = config_.layers[layer];
   decoder.ops().attention({.rows = rows,
@@ -176,11 +189,14 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
   const int32_t anchor_rows = config_.first_row_predicts ? 0 : 1;
   Block block;
   Predictions out;
+  PendingRows::List due;
   for (size_t i = 0; i < requests.size(); i++) {
     const DraftRequest& r = requests[i];
     const int64_t pos = static_cast<int64_t>(r.tokens.size()) - 1;
     const int64_t drafts = std::min<int64_t>(r.drafts, config_.drafts());
-    if (r.seat < 0 || drafts < 1 || end_[r.seat] != pos) continue;
+    if (drafts < 1 || !pending_.reach(r.seat, pos)) continue;
+    const PendingRows::List waiting = pending_.waiting(r.seat);
+    due.insert(due.end(), waiting.begin(), waiting.end());
     block.request.push_back(static_cast<int32_t>(i));
     block.seat.push_back(r.seat);
     block.first.push_back(pos);
@@ -197,6 +213,8 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
   }
   for (const auto& list : out.requests) out.first.push_back(out.rows() + static_cast<int64_t>(list.size()));
   if (block.ids.empty()) return out;
+  write(due);
+  for (const int32_t seat : block.seat) pending_.written(seat);
 
   Decoder& decoder = model_.decoder();
   const Rows rows = block.rows();

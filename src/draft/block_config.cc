@@ -1,5 +1,7 @@
 #include "draft/block_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -86,17 +88,12 @@ void parse_layer_shape(const JsonFields& layer, BlockConfig& c) {
 }
 
 void parse_rope(const JsonFields& layer, BlockConfig& c) {
-  const json none = json::object();
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const JsonFields rope(layer.find(key) ? *layer.find(key) : none, layer.where() + ": " + key);
-    const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
-    if (type != "default") refuse(rope, "rope_type", shown(type), "default");
-    if (rope.number_or("partial_rotary_factor", 1, 0, 1) != 1) {
-      refuse(rope, "partial_rotary_factor", shown_json(*rope.find("partial_rotary_factor")), "1");
-    }
-    if (rope.find("rope_theta")) c.rope_theta = rope.number("rope_theta", 0, 1e30);
+  const RotaryOptions rope = parse_rotary(layer, 1, layer.integer_or("max_position_embeddings", 0, 1, kMaxPositions));
+  if (rope.partial_rotary_factor != 1) {
+    refuse(layer, "partial_rotary_factor", fmt::format("{}", rope.partial_rotary_factor), "1");
   }
-  if (c.rope_theta == 0) c.rope_theta = layer.number("rope_theta", 0, 1e30);
+  c.rope_theta = rope.rope_theta;
+  c.yarn = rope.yarn;
 }
 
 // Which layers slide, and in which order the sources of causality count: is_causal for all layers, dflash_config.causal

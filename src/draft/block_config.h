@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,7 @@ struct BlockConfig {
   int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;  // Hq, Hkv, D
   float rms_norm_eps = 1e-6f;
   double rope_theta = 0;
+  std::optional<YarnScaling> yarn;
   std::vector<BlockAttention> layers;  // [num_hidden_layers]
 
   int64_t block_size = 0;           // rows of a block: the anchor, then mask tokens

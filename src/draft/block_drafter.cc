@@ -17,6 +17,11 @@ namespace {
 
 int64_t head_rows(const BlockConfig& c) { return c.draft_vocab_size > 0 ? c.draft_vocab_size : c.vocab_size; }
 
+// Behind a soft cap different logits may be equal, which a screen cannot see.
+bool screens(const BlockConfig& c) {
+  return c.final_logit_softcapping == 0 && Screen::worth(head_rows(c), c.hidden_size);
+}
+
 }  // namespace
 
 ScratchList<BlockDrafter> BlockDrafter::scratch(const BlockConfig& c, int64_t seats) {
@@ -24,8 +29,10 @@ ScratchList<BlockDrafter> BlockDrafter::scratch(const BlockConfig& c, int64_t se
 }
 
 int64_t BlockDrafter::scratch_bytes(const BlockConfig& c, int64_t max_tokens, int64_t seats) {
-  return deltaring::scratch_bytes(BlockBackbone::scratch(c, max_tokens, seats)) +
-         deltaring::scratch_bytes(scratch(c, seats)) + deltaring::scratch_bytes(DFlash2Drafter::scratch(c, seats)) +
+  int64_t screened = screens(c) ? Screen::planned_bytes(head_rows(c), c.hidden_size) : 0;
+  if (screened > 0 && c.markov_rank > 0) screened += Screen::planned_bytes(head_rows(c), c.markov_rank);
+  return screened + BlockBackbone::scratch_bytes(c, max_tokens, seats) + deltaring::scratch_bytes(scratch(c, seats)) +
+         deltaring::scratch_bytes(DFlash2Drafter::scratch(c, seats)) +
          deltaring::scratch_bytes(DSparkDrafter::scratch(c, seats));
 }
 
@@ -41,13 +48,17 @@ BlockDrafter::BlockDrafter(BlockWeights weights, HybridModel& model, StatePool& 
     }
   }
   arena_ = allocate_scratch(*this, scratch(weights_.config, pool.options().seats), "logits of the drafter");
+  if (screens(weights_.config) && model.decoder().ops().linear_i8) screen_.emplace(head_matrix());
+}
+
+const View<2>& BlockDrafter::head_matrix() const {
+  return weights_.config.draft_vocab_size > 0 ? weights_.lm_head : model_.weights().lm_head;
 }
 
 void BlockDrafter::head(int64_t rows) {
   const BlockConfig& c = weights_.config;
   const View<2> out = logits_.rows(0, rows);
-  const View<2>& matrix = c.draft_vocab_size > 0 ? weights_.lm_head : model_.weights().lm_head;
-  model_.decoder().linear(backbone_.hidden(0, rows), matrix, out);
+  model_.decoder().linear(backbone_.hidden(0, rows), head_matrix(), out);
   const float multiplier = c.output_multiplier, cap = c.final_logit_softcapping;
   if (multiplier == 1 && cap == 0) return;
   for (int64_t i = 0; i < rows * out.shape[1]; i++) {
@@ -64,32 +75,54 @@ void BlockDrafter::propose(std::span<const DraftRequest> requests, std::span<Pro
   const Predictions predictions = backbone_.run(requests);
   rows_ = predictions.rows();
   if (rows_ == 0) return;
-  head(rows_);
+  const bool all = law_is_dense() && std::ranges::any_of(requests, [](const DraftRequest& r) {
+                     return r.drafts > 0 && r.sampling.temperature != 0;
+                   });
+  screened_ = !all && screen_ && screen_->estimate(model_.decoder(), hidden(), logits());
+  if (!screened_) head(rows_);
   choose(predictions, requests, proposals);
+}
+
+std::vector<float> BlockDrafter::exact(int64_t row, std::span<const int32_t> ids) {
+  std::vector<float> out(ids.size());
+  screen_->exact(model_.decoder(), backbone_.hidden(row, 1), ids, out);
+  for (float& z : out) z *= weights_.config.output_multiplier;
+  return out;
+}
+
+BlockDrafter::Contenders BlockDrafter::contenders_of(int64_t row, size_t count) {
+  const Estimate estimate = estimate_of(row);
+  Contenders out{.ids = contenders({&estimate, 1}, valid_ids_, count), .logits = {}};
+  out.logits = exact(row, out.ids);
+  return out;
 }
 
 void BlockDrafter::draw(const Predictions& p, int64_t position, std::span<const DraftRequest> requests,
                         std::span<Proposal> proposals) {
   Decoder& decoder = model_.decoder();
   const View<2> rows = logits(p, position);
-  const auto target_id = [&](int32_t id) {
-    id = std::max(id, 0);  // of a row that holds no number; whatever is drafted then is rejected
-    return weights_.target_ids.empty() ? id : weights_.target_ids[id];
-  };
+  if (screened_) {
+    for (int64_t i = 0; i < rows.shape[0]; i++) {
+      Contenders some = contenders_of(p.first[position] + i, 1);
+      proposals[p.requests[position][i]].tokens.push_back(target_id(some.ids[index_of_largest(decoder, some.logits)]));
+    }
+    return;
+  }
   std::vector<int32_t> best(rows.shape[0]);
   decoder.ops().argmax({.logits = rows, .valid = valid_ids_, .out = best.data()}, decoder.stream());
   for (int64_t i = 0; i < rows.shape[0]; i++) {
     const DraftRequest& request = requests[p.requests[position][i]];
     Proposal& proposal = proposals[p.requests[position][i]];
     if (request.sampling.temperature == 0) {
-      proposal.tokens.push_back(target_id(best[i]));
+      // A row that holds no number has none; whatever is drafted then is rejected.
+      proposal.tokens.push_back(target_id(std::max(best[i], 0)));
       continue;
     }
     decoder.ops().probabilities(
         {.logits = rows.rows(i, 1), .valid = valid_ids_, .params = &request.sampling, .out = law_}, decoder.stream());
     const int64_t place = static_cast<int64_t>(request.tokens.size()) + position;
     const int32_t id = sample(law_.f32(), law_.shape[1], uniform(request.seed, place, Coin::draft));
-    proposal.tokens.push_back(target_id(id));
+    proposal.tokens.push_back(target_id(std::max(id, 0)));
     proposal.q.insert(proposal.q.end(), law_.f32(), law_.f32() + law_.shape[1]);
     proposal.q_ids.insert(proposal.q_ids.end(), weights_.target_ids.begin(), weights_.target_ids.end());
   }

@@ -2,8 +2,10 @@
 // what it says.
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "draft/block_backbone.h"
+#include "draft/screen.h"
 
 namespace deltaring {
 
@@ -19,7 +21,8 @@ class BlockDrafter : public Drafter {
   void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override;
 
   const BlockConfig& config() const { return weights_.config; }
-  // What the last drafts were chosen from: packed by draft position, then by request.
+  // What the last drafts were chosen from: packed by draft position, then by request. With a screen, logits are
+  // estimates.
   View<2> logits() const { return logits_.rows(0, rows_); }      // [rows, vocabulary of the head]
   View<2> hidden() const { return backbone_.hidden(0, rows_); }  // [rows, H]
 
@@ -27,7 +30,10 @@ class BlockDrafter : public Drafter {
   // valid_ids: ids at and above are padding rows of the target's head and never drafted.
   BlockDrafter(BlockWeights weights, HybridModel& model, StatePool& pool, int64_t valid_ids);
 
-  // Appends to the proposals. The logits of all predictions are there.
+  // Whether a request that samples needs all logits of its rows, not the best ones only.
+  virtual bool law_is_dense() const { return true; }
+
+  // Appends to the proposals. The logits of all predictions are there, or with screened() estimates of them.
   virtual void choose(const Predictions& predictions, std::span<const DraftRequest> requests,
                       std::span<Proposal> proposals) = 0;
 
@@ -37,6 +43,18 @@ class BlockDrafter : public Drafter {
   // The tokens before that position's drafts: the anchor or the draft before.
   std::vector<int32_t> predecessors(const Predictions& predictions, int64_t position,
                                     std::span<const DraftRequest> requests, std::span<const Proposal> proposals) const;
+  // Under screened(): ids of the head, ascending, among which the `count` best of a row are, and their logits.
+  struct Contenders {
+    std::vector<int32_t> ids;
+    std::vector<float> logits;
+  };
+  bool screened() const { return screened_; }
+  Contenders contenders_of(int64_t row, size_t count);
+  // The logits of some ids of a row, as the whole head has them.
+  std::vector<float> exact(int64_t row, std::span<const int32_t> ids);
+  Estimate estimate_of(int64_t row) const { return screen_->row(logits_, row); }
+  int32_t target_id(int32_t own) const { return weights_.target_ids.empty() ? own : weights_.target_ids[own]; }
+
   View<2> logits(const Predictions& p, int64_t position) const {
     return logits_.rows(p.first[position], p.first[position + 1] - p.first[position]);
   }
@@ -50,12 +68,15 @@ class BlockDrafter : public Drafter {
 
  private:
   static ScratchList<BlockDrafter> scratch(const BlockConfig& config, int64_t seats);
+  const View<2>& head_matrix() const;
   void head(int64_t rows);  // logits of all predictions
 
   BlockBackbone backbone_;
   Arena arena_;
   View<2> logits_, law_;  // [seats drafts, vocabulary of the head], [1, the same]
   int64_t rows_ = 0;
+  std::optional<Screen> screen_;  // of the head
+  bool screened_ = false;
 };
 
 // The drafter that the weights are one of. They have been bound to a config that was fitted to the model's. All

@@ -62,6 +62,21 @@ void DFlash2Drafter::select(const DraftRequest& request, const std::vector<int32
   proposal.q_ids.insert(proposal.q_ids.end(), candidates.begin(), candidates.end());
 }
 
+BlockDrafter::Contenders DFlash2Drafter::candidates_of(const View<2>& z, int64_t i, int64_t row) {
+  const auto count = static_cast<size_t>(weights_.config.selector_top_k);
+  Contenders out;
+  if (screened()) {
+    const Contenders some = contenders_of(row, count);
+    for (const int32_t at : largest(some.logits.data(), static_cast<int64_t>(some.ids.size()), count)) {
+      out.ids.push_back(some.ids[at]), out.logits.push_back(some.logits[at]);
+    }
+    return out;
+  }
+  out.ids = largest(z.f32(i), valid_ids_, count);
+  for (const int32_t id : out.ids) out.logits.push_back(*z.f32(i, id));
+  return out;
+}
+
 void DFlash2Drafter::choose(const Predictions& p, std::span<const DraftRequest> requests,
                             std::span<Proposal> proposals) {
   Decoder& decoder = model_.decoder();
@@ -78,14 +93,13 @@ void DFlash2Drafter::choose(const Predictions& p, std::span<const DraftRequest> 
     decoder.ops().embedding({.ids = predecessor.data(), .table = w.predecessor_codebook, .out = before},
                             decoder.stream());
     for (int64_t i = 0; i < z.shape[0]; i++) {
-      const std::vector<int32_t> candidates =
-          largest(z.f32(i), valid_ids_, static_cast<size_t>(weights_.config.selector_top_k));
+      const auto [candidates, candidate_logits] = candidates_of(z, i, p.first[k] + i);
       const View<2> behind = behind_.rows(0, static_cast<int64_t>(candidates.size()));
       decoder.ops().embedding({.ids = candidates.data(), .table = w.successor_codebook, .out = behind},
                               decoder.stream());
       std::vector<double> scores;
       for (size_t c = 0; c < candidates.size(); c++) {
-        double score = *z.f32(i, candidates[c]);
+        double score = candidate_logits[c];
         const float* s = behind.f32(static_cast<int64_t>(c));
         for (int64_t j = 0; j < R; j++) score += double{*before.f32(i, j)} * *projected.f32(i, j) * s[j];
         scores.push_back(score);

@@ -15,8 +15,11 @@ class DFlash2Drafter final : public BlockDrafter {
   DFlash2Drafter(BlockWeights weights, HybridModel& model, StatePool& pool, int64_t valid_ids);
 
  private:
+  bool law_is_dense() const override { return weights_.config.selector_rank == 0; }
   void choose(const Predictions& predictions, std::span<const DraftRequest> requests,
               std::span<Proposal> proposals) override;
+  // Of the row of z that is prediction `row`, largest logit first.
+  Contenders candidates_of(const View<2>& z, int64_t i, int64_t row);
   // One position's draft of one request: `candidates` with their scores.
   void select(const DraftRequest& request, const std::vector<int32_t>& candidates, const std::vector<double>& scores,
               Proposal& proposal) const;

@@ -19,6 +19,12 @@ class DSparkDrafter final : public BlockDrafter {
  private:
   void choose(const Predictions& predictions, std::span<const DraftRequest> requests,
               std::span<Proposal> proposals) override;
+  // The same drafts with screens of the head and of W2: all positions go through W2 at once, behind guesses of the
+  // drafts before them, and again from the first wrong guess on.
+  void choose_screened(const Predictions& predictions, std::span<const DraftRequest> requests,
+                       std::span<Proposal> proposals);
+  void guess(const Predictions& predictions, int64_t position, int64_t behind, bool markov,
+             std::vector<int32_t>& tokens) const;
   // What W2 takes for the rows of a position, in code_ or embedded_.
   View<2> code(const std::vector<int32_t>& requests, View<2> hidden, View<2> embedded);
   void estimate(const std::vector<int32_t>& requests, View<2> hidden, View<2> embedded, std::span<Proposal> proposals);
@@ -28,6 +34,9 @@ class DSparkDrafter final : public BlockDrafter {
   View<2> state_;                  // [seats, r] s of each request of the running proposal
   View<2> joint_;                  // [seats, 2 r + H]
   View<2> projected_, confident_;  // [seats, 3 r], [seats, 1]
+  std::optional<Screen> markov_screen_;
+  View<2> codes_, guessed_;   // [seats drafts, r] of all positions: what W2 takes, embedding of the token before
+  View<2> markov_estimates_;  // [seats drafts, vocabulary of the head]
 };
 
 }  // namespace deltaring

@@ -1,8 +1,6 @@
 #include "draft/mtp.h"
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 
 #include "base/draw.h"
 #include "base/error.h"
@@ -21,79 +19,89 @@ const MtpWeights& head_of(const HybridModel& model) {
   return *model.weights().mtp;
 }
 
-// The columns that both have.
-void copy_row(const View<2>& from, int64_t i, const View<2>& to, int64_t j) {
-  std::copy_n(from.f32(i), std::min(from.shape[1], to.shape[1]), to.f32(j));
-}
-
 }  // namespace
 
 ScratchList<MtpDrafter> MtpDrafter::scratch(const ModelConfig& config, int64_t max_tokens, int64_t seats) {
   const int64_t H = config.hidden_size, vocab = config.vocab_size;
-  return {{&MtpDrafter::last_, seats, H + 2}, {&MtpDrafter::chain_, seats, H},
-          {&MtpDrafter::chained_, seats, H},  {&MtpDrafter::pairs_, max_tokens, 2 * H},
-          {&MtpDrafter::out_, max_tokens, H}, {&MtpDrafter::logits_, seats, vocab},
+  return {{&MtpDrafter::pairs_, max_tokens, 2 * H},
+          {&MtpDrafter::out_, max_tokens, H},
+          {&MtpDrafter::chain_, seats, H},
+          {&MtpDrafter::logits_, seats, vocab},
           {&MtpDrafter::law_, seats, vocab}};
+}
+
+int64_t MtpDrafter::scratch_bytes(const ModelConfig& config, int64_t max_tokens, int64_t seats) {
+  return deltaring::scratch_bytes(scratch(config, max_tokens, seats)) +
+         PendingRows::planned_bytes(seats, config.hidden_size) +
+         Screen::planned_bytes(config.vocab_size, config.hidden_size);
 }
 
 MtpDrafter::MtpDrafter(HybridModel& model, StatePool& pool, int64_t valid_ids)
     : model_(model),
-      pool_(pool),
       weights_(head_of(model)),
       kv_(pool.kv(pool.shape().kv_layers - 1)),
-      valid_ids_(valid_ids) {
+      valid_ids_(valid_ids),
+      pending_(pool, name(), model.config().hidden_size) {
   arena_ = allocate_scratch(*this, scratch(model.config(), model.decoder().max_tokens(), pool.options().seats),
                             "scratch of the MTP head, --chunked-prefill-size");
-  pool_.attach(*this);
+  const View<2>& head = model.weights().lm_head;
+  if (Screen::worth(head.shape[0], head.shape[1]) && model.decoder().ops().linear_i8) screen_.emplace(head);
 }
 
-MtpDrafter::~MtpDrafter() { pool_.detach(*this); }
-
-std::span<std::byte> MtpDrafter::bytes(int32_t seat) {
-  return std::as_writable_bytes(std::span(last_.f32(seat), static_cast<size_t>(last_.shape[1])));
-}
-
-int64_t MtpDrafter::end(int32_t seat) const {
-  int64_t position;
-  std::memcpy(&position, last_.f32(seat, last_.shape[1] - 2), sizeof position);
-  return position;
-}
-
-void MtpDrafter::set_end(int32_t seat, int64_t position) {
-  std::memcpy(last_.f32(seat, last_.shape[1] - 2), &position, sizeof position);
-}
-
-void MtpDrafter::run(const Rows& rows, const int32_t* next, View<2> hidden, View<2> out) {
-  const int64_t tokens = hidden.shape[0], H = hidden.shape[1];
+View<2> MtpDrafter::join(std::span<const Row> rows) {
+  const int64_t tokens = static_cast<int64_t>(rows.size()), H = out_.shape[1];
   Decoder& decoder = model_.decoder();
-  const View<2> pairs = pairs_.rows(0, tokens);
-  View<2> embedding = pairs, target = pairs;
-  embedding.shape[1] = target.shape[1] = H;
-  target.data = pairs.address(H);
-  decoder.ops().embedding({.ids = next, .table = model_.weights().embed_tokens, .out = embedding}, decoder.stream());
+  const View<2> pairs = pairs_.rows(0, tokens), out = out_.rows(0, tokens);
+  View<2> embedding = pairs, hidden = pairs;
+  embedding.shape[1] = hidden.shape[1] = H;
+  hidden.data = pairs.address(H);
+  std::vector<int32_t> next;
+  for (int64_t i = 0; i < tokens; i++) {
+    std::copy_n(rows[i].data, H, hidden.f32(i));
+    next.push_back(rows[i].next);
+  }
+  decoder.ops().embedding({.ids = next.data(), .table = model_.weights().embed_tokens, .out = embedding},
+                          decoder.stream());
   decoder.norm(weights_.pre_fc_norm_embedding, embedding, embedding);
-  decoder.norm(weights_.pre_fc_norm_hidden, hidden, target);
+  decoder.norm(weights_.pre_fc_norm_hidden, hidden, hidden);
   decoder.linear(pairs, weights_.fc, out);
-  decoder.attention_layer(weights_.layer, rows, kv_, out);
-  decoder.norm(weights_.norm, out, out);
+  return out;
+}
+
+void MtpDrafter::write(std::span<const Row> list) {
+  PendingRows::in_passes(list, out_.shape[0], [this](std::span<const Row> some, const Rows& rows) {
+    model_.decoder().attention_context(weights_.layer, rows, kv_, join(some));
+  });
+}
+
+void MtpDrafter::run(std::span<const Row> list) {
+  PendingRows::in_passes(list, out_.shape[0], [this](std::span<const Row> some, const Rows& rows) {
+    const View<2> out = join(some);
+    model_.decoder().attention_layer(weights_.layer, rows, kv_, out);
+    model_.decoder().norm(weights_.norm, out, chain_.rows(0, out.shape[0]));
+  });
 }
 
 void MtpDrafter::extend(const DraftContext& context) {
-  const View<2> out = out_.rows(0, context.hidden.shape[0]);
-  run(context.rows, context.next, context.hidden, out);
-  for (int32_t b = 0; b < context.rows.count; b++) {
-    if (context.rows.seat[b] < 0 || context.rows.length(b) == 0) continue;
-    copy_row(out, context.rows.start[b + 1] - 1, last_, context.rows.seat[b]);
-    set_end(context.rows.seat[b], context.rows.first[b] + context.rows.length(b));
-  }
+  pending_.add(context.rows, context.next, context.hidden, [this](std::span<const Row> rows) { write(rows); });
 }
 
 void MtpDrafter::draw(std::span<const DraftRequest> requests, const std::vector<int32_t>& active,
                       std::span<Proposal> proposals) {
   const int64_t vocab = logits_.shape[1];
   Decoder& decoder = model_.decoder();
-  const View<2> logits = logits_.rows(0, static_cast<int64_t>(active.size()));
-  model_.logits(chained_.rows(0, logits.shape[0]), logits);
+  const View<2> logits = logits_.rows(0, static_cast<int64_t>(active.size())), hidden = chain_.rows(0, logits.shape[0]);
+  const bool all = std::ranges::any_of(active, [&](int32_t i) { return requests[i].sampling.temperature != 0; });
+  if (!all && screen_ && screen_->estimate(decoder, hidden, logits)) {
+    for (size_t i = 0; i < active.size(); i++) {
+      const auto row = static_cast<int64_t>(i);
+      const Estimate estimate = screen_->row(logits, row);
+      proposals[active[i]].tokens.push_back(
+          screen_->best(decoder, hidden.rows(row, 1), contenders({&estimate, 1}, valid_ids_, 1)));
+    }
+    return;
+  }
+  model_.logits(chain_.rows(0, logits.shape[0]), logits);
   std::vector<int32_t> greedy(active.size());
   decoder.ops().argmax({.logits = logits, .valid = valid_ids_, .out = greedy.data()}, decoder.stream());
   for (size_t i = 0; i < active.size(); i++) {
@@ -117,38 +125,35 @@ void MtpDrafter::draw(std::span<const DraftRequest> requests, const std::vector<
 
 void MtpDrafter::propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) {
   for (Proposal& proposal : proposals) proposal = {};
-  std::vector<int32_t> active(requests.size());
-  std::iota(active.begin(), active.end(), 0);
-  std::erase_if(active, [&](int32_t i) {
+  std::vector<int32_t> active;
+  PendingRows::List due, newest;
+  for (size_t i = 0; i < requests.size(); i++) {
     const DraftRequest& r = requests[i];
-    return r.seat < 0 || end(r.seat) != static_cast<int64_t>(r.tokens.size()) - 1;
-  });
-  for (int32_t drafted = 0;; drafted++) {
-    std::erase_if(active, [&](int32_t i) { return requests[i].drafts <= drafted; });
-    if (active.empty()) return;
-    const int64_t count = static_cast<int64_t>(active.size());
-    for (int64_t i = 0; i < count; i++) {
-      const int32_t seat = requests[active[i]].seat;
-      if (drafted == 0) copy_row(last_, seat, chain_, seat);
-      copy_row(chain_, seat, chained_, i);
-    }
-    if (drafted > 0) {  // row t of the chain pairs the last output with the token just drafted
-      std::vector<int32_t> start(count + 1), seat(count), next(count);
-      std::vector<int64_t> first(count);
-      for (int64_t i = 0; i < count; i++) {
-        const DraftRequest& request = requests[active[i]];
-        start[i + 1] = static_cast<int32_t>(i + 1);
-        seat[i] = request.seat;
-        first[i] = static_cast<int64_t>(request.tokens.size()) - 2 + drafted;
-        next[i] = proposals[active[i]].tokens.back();
-      }
-      const Rows rows{
-          .count = static_cast<int32_t>(count), .start = start.data(), .seat = seat.data(), .first = first.data()};
-      const View<2> out = out_.rows(0, count);
-      run(rows, next.data(), chained_.rows(0, count), out);
-      for (int64_t i = 0; i < count; i++) copy_row(out, i, chain_, seat[i]), copy_row(out, i, chained_, i);
-    }
+    if (r.drafts < 1 || !pending_.reach(r.seat, static_cast<int64_t>(r.tokens.size()) - 1)) continue;
+    const PendingRows::List last = pending_.newest(r.seat), waiting = pending_.waiting(r.seat);
+    if (last.empty() || last.front().next != r.tokens.back()) continue;
+    active.push_back(static_cast<int32_t>(i));
+    newest.push_back(last.front());
+    if (!waiting.empty()) due.insert(due.end(), waiting.begin(), waiting.end() - 1);
+  }
+  write(due);
+  for (int32_t drafted = 1; !active.empty(); drafted++) {
+    run(newest);
+    if (drafted == 1)
+      for (const Row& row : newest) pending_.written(row.seat);
     draw(requests, active, proposals);
+    newest.clear();  // row t of the chain pairs the last output with the token just drafted
+    std::vector<int32_t> more;
+    for (size_t i = 0; i < active.size(); i++) {
+      const DraftRequest& r = requests[active[i]];
+      if (r.drafts <= drafted) continue;
+      more.push_back(active[i]);
+      newest.push_back({.seat = r.seat,
+                        .next = proposals[active[i]].tokens.back(),
+                        .position = static_cast<int64_t>(r.tokens.size()) - 2 + drafted,
+                        .data = chain_.f32(static_cast<int64_t>(i))});
+    }
+    active = std::move(more);
   }
 }
 

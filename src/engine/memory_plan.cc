@@ -107,7 +107,7 @@ MemoryPlan plan_memory(const PlannedModel& model, const EngineOptions& o, const 
   }
   if (mtp) {
     plan.drafter = model.mtp;
-    plan.drafter_scratch = scratch_bytes(MtpDrafter::scratch(model.config, plan.step_tokens, capacity.requests));
+    plan.drafter_scratch = MtpDrafter::scratch_bytes(model.config, plan.step_tokens, capacity.requests);
   }
   if (model.block) {
     plan.drafter = model.block_bytes;

@@ -21,7 +21,6 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 4096;
 constexpr int64_t kMaxTaps = 16;
-constexpr int64_t kMaxPositions = int64_t{1} << 30;
 constexpr int64_t kMaxExperts = 4096;
 constexpr int64_t kMaxExpertRows = 1 << 25;  // of all experts of a layer
 constexpr int64_t kMaxAllExperts = 1 << 17;  // of all layers
@@ -131,62 +130,17 @@ void parse_attention(const JsonFields& text, ModelConfig& config) {
   }
 }
 
-YarnScaling parse_yarn(const JsonFields& rope, int64_t max_position_embeddings) {
-  YarnScaling yarn;
-  yarn.original_max_position_embeddings =
-      rope.integer_or("original_max_position_embeddings", max_position_embeddings, 1, kMaxPositions);
-  const double trained = static_cast<double>(yarn.original_max_position_embeddings);
-  yarn.factor = rope.number_or("factor", static_cast<double>(max_position_embeddings) / trained, 0, 1e6);
-  if (yarn.factor < 1) {
-    fail(ErrorKind::corrupt, "{}: factor is {}, expected a number of at least 1", rope.where(), yarn.factor);
-  }
-  yarn.beta_fast = rope.number_or("beta_fast", 32, 0, 1e6);
-  yarn.beta_slow = rope.number_or("beta_slow", 1, 0, 1e6);
-  yarn.truncate = rope.boolean_or("truncate", true);
-  const bool scaled = rope.find("mscale") && rope.find("mscale_all_dim");
-  const double inferred = scaled ? yarn_attention_factor(yarn.factor, rope.number("mscale", 0, 1e6)) /
-                                       yarn_attention_factor(yarn.factor, rope.number("mscale_all_dim", 0, 1e6))
-                                 : yarn_attention_factor(yarn.factor);
-  yarn.attention_factor = rope.number_or("attention_factor", inferred, 0, 1e6);
-  return yarn;
-}
-
-// The kind of rotary scaling that the options of `key` ask for; empty when they are not given.
-std::string rope_type(const JsonFields& text, const char* key) {
-  if (!text.find(key)) return "";
-  const JsonFields rope(*text.find(key), text.where() + ": " + key);
-  const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
-  if (type != "default" && type != "yarn") refuse(rope, "rope_type", shown(type), "default, yarn");
-  return type;
-}
-
-// New files keep the rotary options in rope_parameters, old ones beside the others and in rope_scaling.
 void parse_rope(const JsonFields& text, ModelConfig& config) {
-  const std::string type = rope_type(text, "rope_parameters"), old_type = rope_type(text, "rope_scaling");
-  if (!type.empty() && !old_type.empty() && type != old_type) {
-    fail(ErrorKind::corrupt, "{}: rope_type is {} in rope_parameters, but {} in rope_scaling; make them equal",
-         text.where(), type, old_type);
-  }
-  const json none = json::object();
-  const char* key = type.empty() && !old_type.empty() ? "rope_scaling" : "rope_parameters";
-  const json* nested = text.find(key);
-  const JsonFields rope(nested ? *nested : none, text.where() + ": " + key);
-  config.rope_theta = (rope.find("rope_theta") ? rope : text).number("rope_theta", 0, 1e30);
-  const double outer = text.number_or("partial_rotary_factor", 0.25, 0, 1);
-  const double factor = rope.number_or("partial_rotary_factor", outer, 0, 1);
-  if (text.find("partial_rotary_factor") && factor != outer) {
-    fail(ErrorKind::corrupt, "{}: partial_rotary_factor is {}, but {} in {}; make them equal", text.where(), outer,
-         factor, key);
-  }
-  config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * factor);
+  const RotaryOptions rope = parse_rotary(text, 0.25, config.max_position_embeddings);
+  config.rope_theta = rope.rope_theta;
+  config.yarn = rope.yarn;
+  config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * rope.partial_rotary_factor);
   if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0) {
     fail(ErrorKind::unsupported,
          "{}: partial_rotary_factor {} rotates {} of head_dim {} dims, expected an even number of at least 2",
-         text.where(), factor, config.rotary_dim, config.head_dim);
+         text.where(), rope.partial_rotary_factor, config.rotary_dim, config.head_dim);
   }
-  if (type != "yarn" && old_type != "yarn") return;
-  config.yarn = parse_yarn(rope, config.max_position_embeddings);
-  if (config.rope_theta == 1) refuse(rope, "rope_theta", "1", "numbers above 1 with rope_type yarn");
+  if (!config.yarn) return;
   const double stretched = config.yarn->factor * static_cast<double>(config.yarn->original_max_position_embeddings);
   const double positions = std::min(stretched, static_cast<double>(kMaxPositions));
   config.max_position_embeddings = std::max(config.max_position_embeddings, static_cast<int64_t>(positions));

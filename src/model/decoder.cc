@@ -49,8 +49,7 @@ ScratchList<Decoder> Decoder::scratch(const ModelConfig& config, int64_t max_tok
 Decoder::Decoder(const ModelConfig& config, const OpTable& ops, Stream& stream, int64_t max_tokens)
     : config_(config), ops_(ops), stream_(stream), max_tokens_(max_tokens) {
   arena_ = allocate_scratch(*this, scratch(config, max_tokens), "scratch of the layers, --chunked-prefill-size");
-  frequency_ = config.yarn ? yarn_frequencies(config.rotary_dim, config.rope_theta, *config.yarn)
-                           : rotary_frequencies(config.rotary_dim, config.rope_theta);
+  rotary_ = make_rotary(config.rotary_dim, config.rope_theta, config.yarn);
 }
 
 void Decoder::linear(View<2> x, const WeightMatrix& w, View<2> out, bool accumulate) {
@@ -155,28 +154,41 @@ void Decoder::gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerS
   ffn(w, x);
 }
 
-void Decoder::attention_layer(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x) {
-  const int64_t tokens = x.shape[0], Hq = config_.num_attention_heads, Hkv = config_.num_key_value_heads;
-  const int64_t D = config_.head_dim;
-  const View<2> n = buffer(normed_, tokens), q_gate = buffer(q_gate_, tokens), attended = buffer(attended_, tokens);
+void Decoder::rope(const Rows& rows, View<3> heads) {
+  ops_.rope({.rows = rows,
+             .x = heads,
+             .rotary = config_.rotary_dim,
+             .theta = config_.rope_theta,
+             .frequency = rotary_.frequency.data(),
+             .amplitude = rotary_.amplitude},
+            stream_);
+}
+
+void Decoder::key_value(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> n) {
+  const int64_t tokens = n.shape[0], Hkv = config_.num_key_value_heads, D = config_.head_dim;
   const View<3> k = heads_of(buffer(k_, tokens), 0, Hkv, D), v = heads_of(buffer(v_, tokens), 0, Hkv, D);
+  linear(n, w.attention.k_proj, buffer(k_, tokens));
+  linear(n, w.attention.v_proj, buffer(v_, tokens));
+  head_norm(w.attention.k_norm, k);
+  rope(rows, k);
+  ops_.kv_append({.rows = rows, .k = k, .v = v, .kv = kv}, stream_);
+}
+
+void Decoder::attention_context(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x) {
+  const View<2> n = buffer(normed_, x.shape[0]);
+  norm(w.input_layernorm, x, n);
+  key_value(w, rows, kv, n);
+}
+
+void Decoder::attention_layer(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x) {
+  const int64_t tokens = x.shape[0], Hq = config_.num_attention_heads, D = config_.head_dim;
+  const View<2> n = buffer(normed_, tokens), q_gate = buffer(q_gate_, tokens), attended = buffer(attended_, tokens);
   const View<3> q = heads_of(q_gate, 0, Hq, D, 2 * D), gate = heads_of(q_gate, D, Hq, D, 2 * D);
   norm(w.input_layernorm, x, n);
   linear(n, w.attention.q_proj, q_gate);
-  linear(n, w.attention.k_proj, buffer(k_, tokens));
-  linear(n, w.attention.v_proj, buffer(v_, tokens));
   head_norm(w.attention.q_norm, q);
-  head_norm(w.attention.k_norm, k);
-  for (const View<3>& heads : {q, k}) {
-    ops_.rope({.rows = rows,
-               .x = heads,
-               .rotary = config_.rotary_dim,
-               .theta = config_.rope_theta,
-               .frequency = frequency_.data(),
-               .amplitude = config_.yarn ? config_.yarn->attention_factor : 1},
-              stream_);
-  }
-  ops_.kv_append({.rows = rows, .k = k, .v = v, .kv = kv}, stream_);
+  rope(rows, q);
+  key_value(w, rows, kv, n);
   ops_.attention({.rows = rows,
                   .q = q,
                   .gate = gate,

@@ -30,6 +30,8 @@ class Decoder {
   // One layer, in place on the residual stream x [tokens, H]: x += mixer(norm(x)); x += ffn(norm(x)).
   void gdn_layer(const LayerWeights& w, const Rows& rows, const GdnLayerState& state, View<2> x);
   void attention_layer(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x);
+  // Of an attention layer what later rows need: keys and values of x go to the pages, x stays.
+  void attention_context(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> x);
 
   // Zero-centred norm of x [tokens, H] into out.
   void norm(const std::vector<float>& w, View<2> x, View<2> out);
@@ -46,6 +48,8 @@ class Decoder {
   void ffn(const LayerWeights& w, View<2> x);  // mlp, or experts
   void experts(const MoeWeights& w, View<2> n, View<2> x);
   void head_norm(const std::vector<float>& w, View<3> x);  // per head, in place
+  void rope(const Rows& rows, View<3> heads);
+  void key_value(const LayerWeights& w, const Rows& rows, const KvPages& kv, View<2> n);  // of normed rows
   View<2> buffer(View<2>& whole, int64_t tokens) { return whole.rows(0, tokens); }
 
   const ModelConfig& config_;
@@ -63,7 +67,7 @@ class Decoder {
   View<2> router_, shared_;                        // [E], [1]
   View<2> choice_, weight_;                        // [k + 1]; the choices are int32
   View<2> expert_rows_, expert_gate_, expert_up_;  // [H], [I of the largest expert] twice
-  std::vector<double> frequency_;                  // [rotary / 2] of the rotary dims
+  Rotary rotary_;
 };
 
 }  // namespace deltaring

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "model/weights.h"
-
 namespace deltaring {
 
 namespace {
@@ -69,8 +67,10 @@ bool always_f32(std::string_view name) {
 
 }  // namespace
 
-RandomWeights::RandomWeights(const ModelConfig& config, DType dtype, uint64_t seed) {
-  const std::vector<TensorSpec> specs = expected_tensors(config);
+RandomWeights::RandomWeights(const ModelConfig& config, DType dtype, uint64_t seed)
+    : RandomWeights(expected_tensors(config), dtype, seed) {}
+
+RandomWeights::RandomWeights(const std::vector<TensorSpec>& specs, DType dtype, uint64_t seed) {
   size_t total = 0;
   for (const TensorSpec& spec : specs) {
     TensorRef tensor;

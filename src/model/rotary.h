@@ -1,9 +1,14 @@
 // How positions turn query and key dims: plain rotary frequencies, or those of a context stretched with YaRN.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace deltaring {
+
+class JsonFields;
+
+constexpr int64_t kMaxPositions = int64_t{1} << 30;  // that a config may name
 
 // Dims that turn often within the original context keep their frequency, those that turn less than once have it divided
 // by factor, and a ramp leads from one to the other.
@@ -21,5 +26,24 @@ double yarn_attention_factor(double factor, double mscale = 1);
 // Angles a position, [rotary / 2]: theta^(-2i / rotary), or those that YaRN makes of them.
 std::vector<double> rotary_frequencies(int64_t rotary, double theta);
 std::vector<double> yarn_frequencies(int64_t rotary, double theta, const YarnScaling& yarn);
+
+// What the rope op takes of them.
+struct Rotary {
+  std::vector<double> frequency;  // [rotary / 2]
+  double amplitude = 1;
+};
+Rotary make_rotary(int64_t rotary, double theta, const std::optional<YarnScaling>& yarn);
+
+// The rotary options of a config. New files keep them in rope_parameters, old ones beside the others and in
+// rope_scaling.
+struct RotaryOptions {
+  double rope_theta = 0;
+  double partial_rotary_factor = 1;  // share of a head's dims that rotate
+  std::optional<YarnScaling> yarn;
+};
+
+// partial: the share where the config names none. max_position_embeddings: the config's, 0 where it names none. Throws
+// Error(corrupt) for impossible values, Error(unsupported) for kinds of scaling that are not YaRN, naming the key.
+RotaryOptions parse_rotary(const JsonFields& fields, double partial, int64_t max_position_embeddings);
 
 }  // namespace deltaring

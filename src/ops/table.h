@@ -8,6 +8,7 @@
 #include "ops/conv.h"
 #include "ops/gdn.h"
 #include "ops/linear.h"
+#include "ops/linear_i8.h"
 #include "ops/moe.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -47,6 +48,7 @@ struct OpTable {
   std::unique_ptr<Stream> (*wrap_stream)(void* native);
   void (*embedding)(const EmbeddingArgs&, Stream&);
   void (*linear)(const LinearArgs&, Stream&);
+  void (*linear_i8)(const LinearI8Args&, Stream&);
   void (*swiglu)(const SwigluArgs&, Stream&);
   void (*moe_route)(const MoeRouteArgs&, Stream&);
   void (*moe_experts)(const MoeExpertsArgs&, Stream&);

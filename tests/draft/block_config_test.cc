@@ -135,6 +135,21 @@ TEST(BlockConfig, Qwen38Of27B) {
   EXPECT_EQ(parameters, 1924404480);
 }
 
+TEST(BlockConfig, YarnInEitherSpelling) {
+  const BlockConfig flat = parse(golden_config("dspark-yarn"));
+  json nested = golden_config("dspark-gated-speculators");
+  nested["transformer_layer_config"]["rope_parameters"] = {
+      {"type", "yarn"}, {"factor", 32}, {"original_max_position_embeddings", 8192}, {"rope_theta", 1e4}};
+  for (const BlockConfig& c : {flat, parse(nested)}) {
+    ASSERT_TRUE(c.yarn);
+    EXPECT_EQ(c.rope_theta, 1e4);
+    EXPECT_EQ(c.yarn->factor, 32);
+    EXPECT_EQ(c.yarn->original_max_position_embeddings, 8192);
+    EXPECT_EQ(c.yarn->attention_factor, yarn_attention_factor(32));
+  }
+  EXPECT_FALSE(parse(golden_config("dflash")).yarn);
+}
+
 TEST(BlockConfig, RefusesByName) {
   struct Case {
     const char* base;
@@ -154,9 +169,27 @@ TEST(BlockConfig, RefusesByName) {
       {"dflash", [](json& c) { c["attention_bias"] = true; }, unsupported, "attention_bias"},
       {"dflash",
        [](json& c) {
-         c["rope_scaling"] = {{"rope_type", "yarn"}};
+         c["rope_scaling"] = {{"rope_type", "longrope"}};
        },
-       unsupported, "rope_type is yarn"},
+       unsupported, "rope_scaling: rope_type is longrope"},
+      {"dflash",
+       [](json& c) {
+         c["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}};
+       },
+       corrupt, "original_max_position_embeddings is missing"},
+      {"dspark-yarn", [](json& c) { c["rope_scaling"]["factor"] = 0.5; }, corrupt, "factor is 0.5"},
+      {"dspark-yarn", [](json& c) { c["rope_scaling"]["partial_rotary_factor"] = 0.5; }, unsupported,
+       "partial_rotary_factor is 0.5"},
+      {"dspark-yarn",
+       [](json& c) {
+         c["rope_parameters"] = {{"rope_type", "default"}};
+       },
+       corrupt, "make them equal"},
+      {"dflash-speculators",
+       [](json& c) {
+         c["transformer_layer_config"]["rope_parameters"] = {{"sliding_attention", {{"rope_theta", 1e4}}}};
+       },
+       unsupported, "sliding_attention"},
       {"dflash", [](json& c) { c["head_dim"] = 15; }, unsupported, "head_dim is 15"},
       {"dflash", [](json& c) { c["num_attention_heads"] = 3; }, unsupported, "num_attention_heads is 3"},
       {"dflash-swa", [](json& c) { c.erase("sliding_window"); }, corrupt, "sliding_window is missing"},

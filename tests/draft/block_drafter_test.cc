@@ -56,6 +56,11 @@ TEST_P(Block, AnImportDraftsOn) {
   expect_import_drafts_on(from, to, plain.pool, prompt_, 150);
 }
 
+TEST_P(Block, RowsThatWaitDoNotShow) {
+  World world, other;
+  expect_waiting_does_not_show(world, other, prompt_, 150);
+}
+
 // The context before a rewind's position stays good, and nothing of the old branch is drafted from.
 TEST_P(Block, ARewindDraftsFromWhatIsLeft) {
   World world, fresh;

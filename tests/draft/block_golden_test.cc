@@ -40,8 +40,10 @@ Sequence give_context(BlockRig& b, const GoldenCase& golden, int64_t chunk) {
     const int32_t start[] = {0, static_cast<int32_t>(count)};
     const Rows rows{.count = 1, .start = start, .seat = &s.seat, .first = &first};
     float* data = const_cast<float*>(static_cast<const float*>(taps->data)) + first * width;
-    b.drafter->extend(
-        {.rows = rows, .next = nullptr, .hidden = {}, .taps = dense<2>(data, DType::f32, {count, width})});
+    b.drafter->extend({.rows = rows,
+                       .next = s.tokens.data() + first + 1,
+                       .hidden = {},
+                       .taps = dense<2>(data, DType::f32, {count, width})});
     b.rig.pool.commit(s.seat, first, count);
   }
   return s;

@@ -49,7 +49,13 @@ TEST_F(Mtp, AnImportDraftsOn) {
   expect_import_drafts_on(from, to, plain.pool, prompt_, 100);
 }
 
-// Behind a rewind there is nothing to draft from, until the next step has been there; and never the old branch.
+TEST_F(Mtp, RowsThatWaitDoNotShow) {
+  World world(weights_), other(weights_);
+  expect_waiting_does_not_show(world, other, prompt_, 100);
+}
+
+// Behind a rewind nothing is drafted from the old branch: what is left of the newest step's rows is drafted from, and
+// further back nothing, until the next step has been there.
 TEST_F(Mtp, ARewindForgetsTheDraftsBehindIt) {
   World world(weights_), fresh(weights_);
   Sequence s = world.rig.start(prompt_);
@@ -59,7 +65,16 @@ TEST_F(Mtp, ARewindForgetsTheDraftsBehindIt) {
   for (int64_t to = c.pos; to >= c.folded; to--) {
     world.rig.pool.rewind(s.seat, to);
     s.tokens.resize(static_cast<size_t>(to) + 1);
-    EXPECT_EQ(world.drafts(s).size(), to == c.pos ? 4u : 0u) << to;
+    const std::vector<int32_t> drafts = world.drafts(s);
+    Sequence other = s;
+    other.tokens.back() = (other.tokens.back() + 1) % 48;
+    EXPECT_TRUE(world.drafts(other).empty()) << to << ": another anchor";
+    EXPECT_TRUE(to < c.pos || drafts.size() == 4) << to;
+    if (drafts.empty()) continue;
+    Sequence same = fresh.rig.start({s.tokens.begin(), s.tokens.end() - 1});
+    EXPECT_EQ(same.tokens, s.tokens);
+    EXPECT_EQ(drafts, fresh.drafts(same)) << to;
+    fresh.rig.pool.free(same.seat);
   }
   const std::vector<int32_t> seen = s.tokens;
   world.step(s);

@@ -67,4 +67,37 @@ void expect_drafts_follow_tokens(World& a, World& b, const std::vector<int32_t>&
   EXPECT_EQ(b.drafts(t), a.drafts(s));
 }
 
+// A seat that is asked for no drafts keeps its newest rows waiting: copies and imports of it draft like a new request
+// on the same tokens, whatever waited and whoever wrote it first, and so does the seat itself at last.
+template <class World>
+void expect_waiting_does_not_show(World& world, World& other, const std::vector<int32_t>& prompt, int64_t room) {
+  Sequence s = world.rig.start(prompt);
+  for (int i = 0; i < 40; i++) {
+    s.max_drafts = 0;
+    world.rig.step(s);
+    Sequence copy = s, there = s, fresh = other.rig.start({s.tokens.begin(), s.tokens.end() - 1});
+    ASSERT_EQ(fresh.tokens, s.tokens);
+    const std::vector<int32_t> want = other.drafts(fresh);
+    ASSERT_FALSE(want.empty());
+    if (i % 3 == 0) {
+      there.seat = other.rig.pool.import_seat(world.rig.pool.export_seat(s.seat));
+      ASSERT_TRUE(there.seat >= 0 && other.rig.pool.reserve(there.seat, room));
+      EXPECT_EQ(other.drafts(there), want) << i;
+      other.rig.pool.free(there.seat);
+    }
+    if (i % 5 == 0) {
+      copy.seat = world.rig.pool.copy(s.seat);
+      ASSERT_TRUE(copy.seat >= 0 && world.rig.pool.reserve(copy.seat, room));
+      EXPECT_EQ(world.drafts(copy), want) << i;
+      world.step(copy, 2);
+      EXPECT_FALSE(world.drafts(copy).empty());
+      world.rig.pool.free(copy.seat);
+    }
+    if (i % 17 == 16 || i == 39) {
+      EXPECT_EQ(world.drafts(s), want) << i;
+    }
+    other.rig.pool.free(fresh.seat);
+  }
+}
+
 }  // namespace deltaring::test

@@ -188,7 +188,7 @@ double rate_of(AdaptiveWindow& window, const StepCost& cost, Drafting drafting, 
     int32_t accepted = 0;
     while (accepted < drafts && uniform01(rng) < drafting.rate) accepted++;
     if (fixed < 0) {
-      window.drafting_took(drafts, drafting.seconds_per_draft * drafts);
+      window.drafting_took(drafts, 1, drafting.seconds_per_draft * drafts);
       window.verified(seat, drafts, accepted);
     }
     seconds += cost.seconds(1 + drafts) + drafting.seconds_per_draft * drafts;
@@ -225,6 +225,33 @@ TEST(Adaptive, NoticesWhenDraftsBecomeGood) {
   EXPECT_EQ(window.plan({&seat, 1}, {&wanted, 1})[0], 0);
   rate_of(window, cost, {.rate = 0.95, .seconds_per_draft = 0.01}, 4000);
   EXPECT_GE(window.plan({&seat, 1}, {&wanted, 1})[0], 5);
+}
+
+// Thirty-two requests of a machine that is busy: whatever drafting costs, it is paid from a hundredth of the time.
+TEST(Adaptive, ProbesOfManyRequestsCostLittle) {
+  const StepCost bound({{.tokens = 1, .seconds = 1}, {.tokens = 256, .seconds = 256}});
+  for (const double drafting : {0.0, 0.5, 8.0, 64.0}) {
+    AdaptiveWindow window(bound, 7);
+    std::vector<int32_t> seats(32), probes(32);
+    std::iota(seats.begin(), seats.end(), 0);
+    const std::vector<int32_t> wanted(32, 7);
+    double seconds = 0, tokens = 0;
+    for (int i = 0; i < 4000; i++) {
+      const std::vector<int32_t> asked = window.plan(seats, wanted);
+      const int64_t count = std::count_if(asked.begin(), asked.end(), [](int32_t n) { return n > 0; });
+      const int64_t drafts = std::accumulate(asked.begin(), asked.end(), 0);
+      if (count > 0) {
+        const int32_t deepest = *std::max_element(asked.begin(), asked.end());
+        window.drafting_took(deepest, count, drafting * deepest);
+        seconds += drafting * deepest;
+      }
+      for (size_t r = 0; r < seats.size(); r++) window.verified(seats[r], asked[r], 0), probes[r] += asked[r] > 0;
+      seconds += bound.seconds(32 + drafts), tokens += 32;
+    }
+    EXPECT_GT(tokens / seconds, 0.975) << drafting;
+    const auto [least, most] = std::minmax_element(probes.begin(), probes.end());
+    EXPECT_LE(*most - *least, 3) << "all in turn";
+  }
 }
 
 TEST(Adaptive, AsksForNoMoreThanIsWanted) {

@@ -60,10 +60,17 @@ inline BlockWeights golden_drafter(const std::string& name, const ModelConfig& t
   return load_block_weights(drafter_goldens() / name, config);
 }
 
-constexpr const char* kGoldenDrafters[] = {
-    "dflash",          "dflash-swa",         "dflash-use-swa",           "dflash-speculators",
-    "dflash-deepspec", "dspark-vanilla",     "dspark-gated-speculators", "dspark-rnn",
-    "dflash2",         "dflash2-speculators"};
+constexpr const char* kGoldenDrafters[] = {"dflash",
+                                           "dflash-swa",
+                                           "dflash-use-swa",
+                                           "dflash-speculators",
+                                           "dflash-deepspec",
+                                           "dspark-vanilla",
+                                           "dspark-gated-speculators",
+                                           "dspark-rnn",
+                                           "dflash2",
+                                           "dflash2-speculators",
+                                           "dspark-yarn"};
 
 // The kinds that random_block makes.
 constexpr const char* kRandomBlocks[] = {"dflash", "dflash2", "dspark-vanilla", "dspark-gated", "dspark-rnn"};

@@ -45,13 +45,14 @@ struct RigOptions {
   StateRollback rollback = StateRollback::replay;
   DType checkpoint = DType::f32, kv = DType::f32;
   std::optional<BlockConfig> block;  // the pool has room for its KV
+  const OpTable* ops = nullptr;      // instead of the backend's
 };
 
 // drafter: null for plain decoding; set before the first request.
 class Rig {
  public:
   Rig(Weights weights, const RigOptions& o)
-      : ops(backend(o.backend)),
+      : ops(o.ops ? *o.ops : backend(o.backend)),
         stream(ops.make_stream(o.threads)),
         model(std::move(weights), ops, *stream, std::max(o.prefill_chunk, o.seats * o.T)),
         pool(shape_of(model, o),

@@ -11,6 +11,7 @@ const OpTable& cpu_ops() {
       .make_stream = [](int threads) -> std::unique_ptr<Stream> { return std::make_unique<cpu::CpuStream>(threads); },
       .embedding = cpu::embedding,
       .linear = cpu::linear,
+      .linear_i8 = cpu::linear_i8,
       .swiglu = cpu::swiglu,
       .moe_route = cpu::moe_route,
       .moe_experts = cpu::moe_experts,

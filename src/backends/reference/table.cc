@@ -10,6 +10,7 @@ const OpTable& reference_ops() {
       .make_stream = [](int) { return std::make_unique<Stream>(); },
       .embedding = reference::embedding,
       .linear = reference::linear,
+      .linear_i8 = reference::linear_i8,
       .swiglu = reference::swiglu,
       .moe_route = reference::moe_route,
       .moe_experts = reference::moe_experts,
