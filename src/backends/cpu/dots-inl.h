@@ -6,6 +6,7 @@
 #define DELTARING_CPU_DOTS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backends/cpu/gdn_run.h"
@@ -100,20 +101,30 @@ class Ahead {
     step_ = (lines + calls - 1) / calls;
   }
   HWY_INLINE void some() {
-    for (int64_t i = 0; i < step_ && !pieces_.empty(); i++) {
-      const GdnAhead& piece = pieces_.front();
-      hwy::Prefetch(static_cast<const char*>(piece.at) + index_ * piece.stride + offset_);
-      if ((offset_ += kLine) < piece.bytes) continue;
-      offset_ = 0;
-      if (++index_ < piece.count) continue;
-      index_ = 0, pieces_ = pieces_.subspan(1);
+    for (int64_t wanted = step_; wanted > 0 && (lines_ > 0 || next());) {
+      const int64_t now = std::min(wanted, lines_);
+      for (int64_t i = 0; i < now; i++) hwy::Prefetch(at_ + i * kLine);
+      at_ += now * kLine, lines_ -= now, wanted -= now;
     }
   }
 
  private:
   static constexpr int64_t kLine = 64;
-  std::span<const GdnAhead> pieces_;
-  int64_t index_ = 0, offset_ = 0, step_;
+
+  // Whether there is another row: then it is the one at_ stands in.
+  bool next() {
+    if (pieces_.empty()) return false;
+    const GdnAhead& piece = pieces_.front();
+    at_ = static_cast<const char*>(piece.at) + row_ * piece.stride;
+    lines_ = (piece.bytes + kLine - 1) / kLine;
+    if (++row_ == piece.count) row_ = 0, pieces_ = pieces_.subspan(1);
+    return true;
+  }
+
+  std::span<const GdnAhead> pieces_;  // those with rows that are still to come
+  int64_t row_ = 0, step_;
+  const char* at_ = nullptr;
+  int64_t lines_ = 0;  // left of the row
 };
 
 // Tiles that `count` of x make with kTileRows rows.

@@ -33,12 +33,14 @@ class Pieces {
     add(checkpoint.rows(0, std::min(kRowBlock, checkpoint.shape[0])));
   }
   void add(const View<2>& rows) {
+    if (rows.shape[0] <= 0) return;
     const auto size = static_cast<int64_t>(size_of(rows.dtype));
-    if (rows.shape[0] > 0)
-      pieces_[count_++] = {.at = rows.data,
-                           .bytes = rows.shape[1] * size,
-                           .count = std::min(rows.shape[0], kMost),
-                           .stride = rows.stride[0] * size};
+    const int64_t count = std::min(rows.shape[0], kMost), bytes = rows.shape[1] * size;
+    const bool dense = rows.stride[0] == rows.shape[1];
+    pieces_[count_++] = {.at = rows.data,
+                         .bytes = dense ? bytes * count : bytes,
+                         .count = dense ? 1 : count,
+                         .stride = rows.stride[0] * size};
   }
 
  private:
