@@ -12,8 +12,6 @@ namespace deltaring::cuda {
 
 namespace {
 
-constexpr int kScratchHead = 1088;  // bytes; inst.cuh holds it against the struct
-
 int tiles(int64_t count) { return static_cast<int>((count + 7) / 8); }
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
@@ -28,12 +26,15 @@ int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t he
   return unit.tokens_block();
 }
 
-// The largest that a ring of R rows allows. Fewer records by a grain are a segment less, so the last ones decide.
+// The largest that there can be of parts of T tokens.
 int largest_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
+  // A verify fits the ring; a prefill's part is folded by the next one, so F-1 and two parts are left at most.
+  const int64_t keys = d.prefill ? std::max(d.R, d.F - 1 + 2 * T) : d.R;
   int largest = 0;
-  for (int64_t n = std::max<int64_t>(d.R - T - d.F, 0); n <= d.R; n++)
+  // Fewer keys by a grain are a segment less, so the last ones decide.
+  for (int64_t n = std::max<int64_t>(keys - T - d.F, 0); n <= keys; n++)
     largest =
-        std::max({largest, unit_bytes(d, std::min(T, d.R - n), exact, n, heads), unit_bytes(d, 0, exact, n, heads)});
+        std::max({largest, unit_bytes(d, std::min(T, keys - n), exact, n, heads), unit_bytes(d, 0, exact, n, heads)});
   return largest;
 }
 
@@ -67,54 +68,44 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
     const VerifyPlan plan = plan_verify(widest_window, device);
     if (plan.kernel == VerifyKernel::generic) return plan;
   }
-  const int element = static_cast<int>(size_of(d.state)), state = kHead * kHead * element;
-  // A chunk is folded by the next: F-1 records at most are left, then two chunks.
-  const int64_t most_tokens = d.prefill ? std::min<int64_t>((d.R - d.F + 1) / 2, 16) : 16;
   const int64_t wanted = d.prefill ? d.T : std::min(d.T, d.R);  // a verify has at most a ring of tokens
-  const int64_t T = std::clamp<int64_t>(wanted, 1, most_tokens), chunks = std::max<int64_t>((wanted + T - 1) / T, 1);
-  const bool exact = d.exact || chunks > 1;
-  const int64_t group = d.Hv / d.Hk, widest = exact ? d.F : d.F - 1 + T;
-  VerifyPlan plan{.exact = exact,
+  const int64_t T = std::clamp<int64_t>(wanted, 1, 8 * kQueryTiles), parts = std::max<int64_t>((wanted + T - 1) / T, 1);
+  const bool exact = d.exact || parts > 1;
+  const int64_t group = d.Hv / d.Hk, keys = exact ? d.F : d.F - 1 + T, queries = std::min(T, keys);
+  VerifyPlan plan{.kernel = VerifyKernel::tensor,
+                  .exact = exact,
                   .prefill = d.prefill,
                   .early = device.capability >= 90,
-                  .chunk = static_cast<int>(T),
-                  .launches = static_cast<int>(chunks + 2 * d.prefill)};
-  plan.wide = T > 8 || widest > 24;
-  plan.scratch = scratch_bytes(tiles(std::max(widest, d.F)), tiles(T));
-  const int64_t heads = d.B * d.Hv;
-  const int values = aligned(static_cast<int>(d.R) * value_pitch(1)), slices = slices_of(element);
-
-  // Few heads: each has a multiprocessor, or half of one, to itself, and only the way to the first byte counts.
-  plan.shared = state + values + largest_unit(d, T, exact, 1) + 8 * kKeyPitch + plan.scratch;
-  const bool few = 2 * heads <= 3 * device.multiprocessors, fits = plan.shared + kDirectStatic <= device.shared_bytes;
-  plan.tokens = std::max(largest_unit(d, T, exact, group), (plan.wide ? 64 : 56) * 1024);
-  plan.states = (device.shared_bytes - kPipelineStatic - plan.tokens - kPreparers * plan.scratch) / 128 * 128;
-  const bool flows = device.capability >= 90 && plan.states >= 2 * (state / slices + values) && group <= 32;
-  if (!flows || (few && fits)) {
-    if (!fits) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
-    plan.kernel = VerifyKernel::direct, plan.threads = kDirectThreads, plan.blocks = static_cast<int>(heads);
-    plan.tokens = plan.states = 0;
-    plan.reason =
-        few ? "no more heads than the multiprocessors take at once" : "no room or no bulk copies for a pipeline";
-    return plan;
+                  .part = static_cast<int>(T),
+                  .first_part = -d.prefill,
+                  .parts = static_cast<int>(parts) + d.prefill,
+                  .wide = queries > 8 || keys > 16,
+                  .scratch = scratch_bytes(tiles(std::max(keys, d.F)), tiles(queries))};
+  // Blocks that a multiprocessor holds, if each takes so many heads.
+  const auto resident = [&](int64_t heads) {
+    plan.heads = static_cast<int>(heads), plan.blocks = d.B * d.Hk * ((group + heads - 1) / heads);
+    plan.shared = kWarps * kTileBytes + kHeaderBytes + largest_unit(d, T, exact, heads) +
+                  static_cast<int>(std::min<int64_t>(heads, kWarps)) * plan.scratch;
+    return std::min(kResident, device.shared_of_all / (plan.shared + device.shared_reserved));
+  };
+  const int single = resident(1);
+  if (plan.shared > device.shared_bytes)
+    return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
+  plan.reason = "each head has a block: all of them run at once";
+  if (group == 1 || plan.blocks <= int64_t{single} * device.multiprocessors) return plan;
+  for (int64_t heads = std::min<int64_t>(group, kWarps); heads > 0; heads--) {
+    if (resident(heads) >= std::min(single, 2) && plan.shared <= device.shared_bytes) break;
   }
-  plan.kernel = VerifyKernel::pipeline, plan.threads = kPipelineThreads;
-  plan.blocks = static_cast<int>(std::min<int64_t>(d.B * d.Hk, device.multiprocessors));
-  plan.shared = device.shared_bytes - kPipelineStatic;
-  plan.reason = "enough heads to keep the memory busy";
+  plan.reason = "blocks follow each other: the heads of a key head share their tokens";
   return plan;
 }
 
 std::string to_string(const VerifyPlan& p) {
-  const char* name = p.kernel == VerifyKernel::generic  ? "generic"
-                     : p.kernel == VerifyKernel::direct ? "direct"
-                                                        : "pipeline";
+  const char* name = p.kernel == VerifyKernel::generic ? "generic" : "tensor";
   std::string text = fmt::format("{}{}{}", name, p.exact ? " exact" : "", p.wide ? " wide" : "");
   if (p.kernel != VerifyKernel::generic)
-    text += fmt::format(": {} x {} blocks of {} threads, {} tokens a row, {} bytes shared", p.launches, p.blocks,
-                        p.threads, p.chunk, p.shared);
-  if (p.kernel == VerifyKernel::pipeline)
-    text += fmt::format(" (tokens {}, states {}, scratch {} x {})", p.tokens, p.states, kPreparers, p.scratch);
+    text += fmt::format(": {} blocks of {} heads, {} parts of {} tokens, {} bytes shared", p.blocks, p.heads,
+                        p.parts - p.first_part, p.part, p.shared);
   return text + "; " + p.reason;
 }
 

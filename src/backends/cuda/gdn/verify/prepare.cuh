@@ -7,7 +7,7 @@
 // P (I + A) = W is solved from the right, a row to each quad of lanes, so row c sees rows <= c of A and nothing later.
 // beta in [0, 1] and |k^| = 1 bound (I + A)^-1 by 1.
 //
-// Loops are rolled up: the roles of the pipeline share an instruction cache that this code alone could fill.
+// Loops are rolled up: this code is long and runs once a head, where the instruction cache is what it waits for.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -17,14 +17,14 @@
 
 namespace deltaring::cuda {
 
-// A warp's own, in shared memory. A and W hold plain dot products first.
+// A warp's own, in shared memory. The rows hold plain dot products first.
 struct Scratch {
-  float g[64], beta[64];  // of the unit's keys
+  float g[kMostRecords], beta[kMostRecords];  // of the unit's keys
   double
       G[8 * kKeyTiles];  // log2 of the decay up to a key. Differences of f32 sums would lose what a strong one leaves
   float r[8 * kKeyTiles], left[8 * kKeyTiles];  // 1 / |k|, beta / |k|
   float q[8 * kQueryTiles];                     // scale / |q|
-  float rows[];  // A [i, j], zeros on the diagonal and above; W [c, j], zeros behind c's key
+  float rows[];  // A [i, j], zeros on the diagonal and above; then W [c, j], zeros behind c's key
 
   static __host__ __device__ constexpr int pitch(int key_tiles) { return 8 * key_tiles + 4; }
   static __host__ __device__ constexpr int bytes(int key_tiles, int query_tiles) {
@@ -32,37 +32,47 @@ struct Scratch {
   }
 };
 
+// Where rows come from: keys in order of distance and behind them queries; values of a head.
+__device__ __forceinline__ const uint16_t* token_row(const VerifyParams& p, const Unit& unit, int row) {
+  if (row >= unit.keys())
+    return p.q + token_at(unit.token + row - unit.keys(), p.q_token, unit.key_head, p.q_head);
+  if (row >= unit.records) return p.k + token_at(unit.token + row - unit.n, p.k_token, unit.key_head, p.k_head);
+  return p.record_k + ring_at(p.k_at, unit, unit.key_head, slot_of(p, unit, row));
+}
+__device__ __forceinline__ const uint16_t* value_row(const VerifyParams& p, const Unit& unit, int head, int key) {
+  if (key >= unit.records) return p.v + token_at(unit.token + key - unit.n, p.v_token, head, p.v_head);
+  return p.record_v + ring_at(p.v_at, unit, head, slot_of(p, unit, key));
+}
+
 namespace prepare {
 
-// What a lane has of a head's gates, on its way from memory: the records of keys `lane` and `lane` + 32, and a window
-// token, of which a lane has one at most.
+// What a lane has of a head's gates, on its way from memory: of keys `lane` and `lane` + 32.
 struct Gates {
-  float g[2], beta[2];  // of the records
-  uint32_t a, b;        // of the window, as they are stored
-  float rate, bias;     // A_log, dt_bias
+  uint32_t g[2], beta[2];  // as they are stored: records f32, tokens of gate_dtype
+  float rate, bias;        // A_log, dt_bias
 };
 
-// The window token of a lane.
-__device__ __forceinline__ int window_token(const Unit& unit, int lane) { return (lane - unit.n) & 31; }
-
-// Only loads, so that they may be in flight while another head is prepared.
+// Only loads.
 __device__ __forceinline__ Gates fetch_gates(const VerifyParams& p, const Unit& unit, int head, int lane) {
   Gates x{};
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const int key = lane + 32 * i, slot = slot_of(p, unit, key);
-    if (key >= unit.n) continue;
-    x.g[i] = p.record_g[ring_at(p.g_at, unit, head, slot)];
-    x.beta[i] = p.record_beta[ring_at(p.beta_at, unit, head, slot)];
-  }
-  const int i = window_token(unit, lane);
-  if (i >= unit.T) return x;
-  const int64_t a = token_at(unit.token + i, p.g_token, head, p.g_head);
-  const int64_t b = token_at(unit.token + i, p.beta_token, head, p.beta_head);
-  if (p.gate_dtype == DType::f32) {
-    x.a = static_cast<const uint32_t*>(p.g)[a], x.b = static_cast<const uint32_t*>(p.beta)[b];
-  } else {
-    x.a = static_cast<const uint16_t*>(p.g)[a], x.b = static_cast<const uint16_t*>(p.beta)[b];
+    const int key = lane + 32 * i;
+    if (key >= unit.keys()) break;
+    if (key < unit.records) {
+      const int slot = slot_of(p, unit, key);
+      x.g[i] = __float_as_uint(p.record_g[ring_at(p.g_at, unit, head, slot)]);
+      x.beta[i] = __float_as_uint(p.record_beta[ring_at(p.beta_at, unit, head, slot)]);
+      continue;
+    }
+    const int token = unit.token + key - unit.n;
+    const int64_t g = token_at(token, p.g_token, head, p.g_head),
+                  beta = token_at(token, p.beta_token, head, p.beta_head);
+    if (p.gate_dtype == DType::f32) {
+      x.g[i] = static_cast<const uint32_t*>(p.g)[g], x.beta[i] = static_cast<const uint32_t*>(p.beta)[beta];
+    } else {
+      x.g[i] = static_cast<const uint16_t*>(p.g)[g], x.beta[i] = static_cast<const uint16_t*>(p.beta)[beta];
+    }
   }
   if (p.A_log) x.rate = p.A_log[head], x.bias = p.dt_bias[head];
   return x;
@@ -77,38 +87,28 @@ __device__ __forceinline__ float widen_gate(uint32_t bits, DType t) {
 // g and beta of all keys into the scratch; the window's into its records as well.
 __device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, const Gates& x,
                                              int lane, Scratch& w) {
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int key = lane + 32 * i;
-    if (key < unit.n) w.g[key] = x.g[i], w.beta[key] = x.beta[i];
+#pragma unroll 1
+  for (int key = lane; key < unit.keys(); key += 32) {
+    const uint32_t raw_g = key < 32 ? x.g[0] : x.g[1], raw_beta = key < 32 ? x.beta[0] : x.beta[1];
+    const bool record = key < unit.records;
+    float g = widen_gate(raw_g, record ? DType::f32 : p.gate_dtype);
+    float beta = widen_gate(raw_beta, record ? DType::f32 : p.gate_dtype);
+    if (!record && p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
+    w.g[key] = g, w.beta[key] = beta;
+    if (key < unit.n || !p.append) continue;
+    const int slot = slot_of(p, unit, key);
+    p.record_g[ring_at(p.g_at, unit, head, slot)] = g;
+    p.record_beta[ring_at(p.beta_at, unit, head, slot)] = beta;
   }
-  const int i = window_token(unit, lane), key = unit.n + i;
-  if (i >= unit.T) return;
-  float g = widen_gate(x.a, p.gate_dtype), beta = widen_gate(x.b, p.gate_dtype);
-  if (p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
-  const int slot = slot_of(p, unit, key);
-  w.g[key] = g, w.beta[key] = beta;
-  p.record_g[ring_at(p.g_at, unit, head, slot)] = g;
-  p.record_beta[ring_at(p.beta_at, unit, head, slot)] = beta;
 }
 
 // The window's k as records.
 __device__ __forceinline__ void append_keys(const VerifyParams& p, const Unit& unit, const char* tokens, int lane) {
 #pragma unroll 1
-  for (int i = lane / 16; i < unit.T; i += 2) {
-    uint16_t* to = p.record_k + ring_at(p.k_at, unit, unit.key_head, slot_of(p, unit, unit.n + i));
-    reinterpret_cast<uint4*>(to)[lane % 16] =
-        reinterpret_cast<const uint4*>(tokens + (unit.n + i) * kKeyPitch)[lane % 16];
+  for (int key = unit.n + lane / 16; key < unit.keys(); key += 2) {
+    uint16_t* to = p.record_k + ring_at(p.k_at, unit, unit.key_head, slot_of(p, unit, key));
+    reinterpret_cast<uint4*>(to)[lane % 16] = reinterpret_cast<const uint4*>(tokens + key * kKeyPitch)[lane % 16];
   }
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-__device__ __forceinline__ float squares(float sum, uint32_t pair) {
-  return fmaf(bf16_high(pair), bf16_high(pair), fmaf(bf16_low(pair), bf16_low(pair), sum));
 }
 
 // 1 / sqrt(x), a Newton step behind the hardware's.
@@ -117,34 +117,22 @@ __device__ __forceinline__ float inverse_root(float x) {
   return y * fmaf(-0.5f * x * y, y, 1.5f);
 }
 
-// 1/|row| of the rows of a tile of 8, for lanes t = 0 of (g, t).
-__device__ __forceinline__ float inverse_norm(const char* rows, bool l2, int lane) {
-  float sum = 0;
-#pragma unroll 1
-  for (int c = 0; c < kHead / 32; c++) {
-    const uint4 x = *reinterpret_cast<const uint4*>(rows + lane / 4 * kKeyPitch + lane % 4 * 16 + 64 * c);
-    sum = squares(squares(squares(squares(sum, x.x), x.y), x.z), x.w);
-  }
-  sum = quad_sum(sum);
-  return l2 ? inverse_root(sum + 1e-6f) : 1;
-}
-
-// Dot products of 8 rows, and of the next 8 if `both`, with 8 columns into a matrix.
-__device__ __forceinline__ void multiply(const char* rows, bool both, const char* columns, float* to, int pitch,
-                                         int lane) {
-  float even[4] = {}, odd[4] = {};
-  const int offset = lane / 4 * kKeyPitch + lane % 4 * 16;
+// Dot products of 16 rows with 8 columns.
+__device__ __forceinline__ void dots(uint32_t rows, uint32_t columns, float (&d)[4]) {
+  float odd[4] = {};
+#pragma unroll
+  for (float& x : d) x = 0;
 #pragma unroll
   for (int c = 0; c < kHead / 32; c++) {
-    const uint4 a = *reinterpret_cast<const uint4*>(rows + offset + 64 * c);
-    const uint4 b = *reinterpret_cast<const uint4*>(rows + 8 * kKeyPitch + offset + 64 * c);
-    const uint4 x = *reinterpret_cast<const uint4*>(columns + offset + 64 * c);
-    mma_bf16(even, {a.x, b.x, a.y, b.y}, x.x, x.y);
-    mma_bf16(odd, {a.z, b.z, a.w, b.w}, x.z, x.w);
+    uint32_t a[4], b[4], x[4];
+    load_matrices(x, columns + 64 * c);
+    load_matrices(a, rows + 64 * c);
+    load_matrices(b, rows + 64 * c + 32);
+    mma_bf16(d, a, x[0], x[1]);
+    mma_bf16(odd, b, x[2], x[3]);
   }
-  float* at = to + lane / 4 * pitch + lane % 4 * 2;
-  *reinterpret_cast<float2*>(at) = {even[0] + odd[0], even[1] + odd[1]};
-  if (both) *reinterpret_cast<float2*>(at + 8 * pitch) = {even[2] + odd[2], even[3] + odd[3]};
+#pragma unroll
+  for (int m = 0; m < 4; m++) d[m] += odd[m];
 }
 
 __device__ __forceinline__ double inclusive_sum(double x, int lane) {
@@ -200,32 +188,8 @@ __device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int k
   if constexpr (b > 0) solve<b - 1>(x, last, keys, A, pitch, lane);
 }
 
-// Keys as the B operand of a fold: pairs of keys a channel, channels in the order in which lanes own the state.
-__device__ __forceinline__ void transpose(const char* keys, int key_tiles, char* to, int lane) {
-  const int g = lane / 4, t = lane % 4;
-#pragma unroll 1
-  for (int m = 0; m < 4 * key_tiles; m++) {
-    const char* row = keys + (m / 4 * 8 + 2 * t) * kKeyPitch + m % 4 * 64 + g / 2 * 16 + g % 2 * 2;
-    uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const uint32_t low = *reinterpret_cast<const uint16_t*>(row + 4 * i);
-      pair[i] = low | uint32_t{*reinterpret_cast<const uint16_t*>(row + kKeyPitch + 4 * i)} << 16;
-    }
-    reinterpret_cast<uint4*>(to)[m * 32 + lane] = {pair[0], pair[1], pair[2], pair[3]};
-  }
-}
-
-// Norms, sums of the gates and the coefficients of single tokens.
-__device__ __forceinline__ void prepare_tokens(const VerifyParams& p, const Segment& s, const char* keys,
-                                               const char* queries, int lane, Scratch& w, Coefficients& out) {
-  const int kt = s.key_tiles(), t = lane % 4, g = lane / 4;
-#pragma unroll 1
-  for (int b = 0; b < kt + s.query_tiles(); b++) {
-    const bool key = b < kt;
-    const float norm = inverse_norm(key ? keys + 8 * b * kKeyPitch : queries + 8 * (b - kt) * kKeyPitch, p.l2, lane);
-    if (t == 0) (key ? w.r + 8 * b : w.q + 8 * (b - kt))[g] = key ? norm : p.scale * norm;
-  }
+// Sums of the gates, and the coefficients of single tokens, once their norms are there.
+__device__ __forceinline__ void prepare_tokens(const Segment& s, int lane, Scratch& w, Coefficients& out) {
   // The least decay that is told from none at all; -inf would make differences of sums NaN.
   const float gate = lane < s.keys ? w.g[s.first + lane] : 0, beta = lane < s.keys ? w.beta[s.first + lane] : 0;
   const double G = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, lane);
@@ -239,7 +203,8 @@ __device__ __forceinline__ void prepare_tokens(const VerifyParams& p, const Segm
   if (lane == 0) out.total = decay(0, total);
 }
 
-// 8 rows of P, or of what makes corrections, as a fragment: `row` is the lane's, of W, or of the diagonal.
+// 8 rows of P, or of what makes corrections, as fragments a key tile, `stride` apart: `row` is the lane's, of W, or of
+// the diagonal.
 __device__ __forceinline__ void solve_rows(const Segment& s, int row, const float* W, const float* A, int pitch,
                                            char* fragments, int stride, int lane, const Scratch& w) {
   const int kt = s.key_tiles(), t = lane % 4;
@@ -254,12 +219,43 @@ __device__ __forceinline__ void solve_rows(const Segment& s, int row, const floa
   }
   solve<kKeyTiles - 1>(x, W ? s.window + row : row, s.keys, A, pitch, lane);
 #pragma unroll
-  for (int depth = 0; depth < kKeyTiles / 2; depth++) {
-    if (2 * depth >= kt) continue;
-    uint32_t b0[3], b1[3];
-    split(x[4 * depth], x[4 * depth + 1], b0);
-    split(x[4 * depth + 2], x[4 * depth + 3], b1);
-    store_fragment(fragments + depth * stride * kFragment, lane, b0, b1);
+  for (int b = 0; b < kKeyTiles; b++) {
+    if (b < kt) store_fragment(fragments + b * stride, lane, x[2 * b], x[2 * b + 1]);
+  }
+}
+
+// Dot products of the segment's keys and queries with its keys into the scratch's rows, as far as they are asked for,
+// and norms from those of tokens with themselves.
+__device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const char* keys,
+                                         const char* queries, int lane, Scratch& w) {
+  const int kt = s.key_tiles(), qt = s.query_tiles(), pitch = Scratch::pitch(kt), g = lane / 4, t = lane % 4;
+  const auto tile = [&](int b) { return b < kt ? rows_of(keys, s.keys, b) : rows_of(queries, s.queries, b - kt); };
+  // Of a product of the tile with itself in d[0], d[1]: that of the lane's row with itself.
+  const auto norm = [&](float even, float odd) {
+    const float x = g % 2 ? odd : even;
+    return p.l2 ? inverse_root(x + 1e-6f) : 1.0f;
+  };
+#pragma unroll 1
+  for (int b = 0; b < kt + qt; b += 2) {
+    const bool both = b + 1 < kt + qt;
+    const uint32_t rows = rows_place(tile(b), tile(both ? b + 1 : b), lane);
+    float* to = w.rows + (8 * b + g) * pitch + 2 * t;
+#pragma unroll 1
+    for (int column = 0; column < min(b + 2, kt); column++, to += 8) {
+      float d[4];
+      dots(rows, columns_place(tile(column), lane), d);
+      *reinterpret_cast<float2*>(to) = {d[0], d[1]};
+      if (both) *reinterpret_cast<float2*>(to + 8 * pitch) = {d[2], d[3]};
+      if (t != g / 2) continue;
+      if (column == b) w.r[8 * b + g] = norm(d[0], d[1]);
+      if (column == b + 1) w.r[8 * b + 8 + g] = norm(d[2], d[3]);
+    }
+  }
+#pragma unroll 1
+  for (int u = 0; u < qt; u++) {
+    float d[4];
+    dots(rows_place(tile(kt + u), tile(kt + u), lane), columns_place(tile(kt + u), lane), d);
+    if (t == g / 2) w.q[8 * u + g] = p.scale * norm(d[0], d[1]);
   }
 }
 
@@ -268,17 +264,9 @@ __device__ __forceinline__ void prepare_segment(const VerifyParams& p, const Seg
   const int kt = s.key_tiles(), qt = s.query_tiles(), pitch = Scratch::pitch(kt), g = lane / 4;
   float* const A = w.rows;
   float* const W = A + kt * 8 * pitch;
-#pragma unroll 1
-  for (int i = 0; i < s.depth() + (qt + 1) / 2; i++) {
-    const bool key = i < s.depth();
-    const char* rows = key ? keys + 16 * i * kKeyPitch : queries;
-    const int columns = key ? min(2 * i + 2, kt) : kt;
-    const bool both = key ? 2 * i + 1 < kt : qt > 1;
-    float* to = key ? A + 16 * i * pitch : W;
-#pragma unroll 1
-    for (int b = 0; b < columns; b++) multiply(rows, both, keys + 8 * b * kKeyPitch, to + 8 * b, pitch, lane);
-  }
-  prepare_tokens(p, s, keys, queries, lane, w, *reinterpret_cast<Coefficients*>(block));
+  multiply(p, s, keys, queries, lane, w);
+  __syncwarp();
+  prepare_tokens(s, lane, w, *reinterpret_cast<Coefficients*>(block));
   __syncwarp();
   scale_rows(A, pitch, 8 * kt, kt, true, w.left, w.G, 0, lane, w);
   scale_rows(W, pitch, s.queries, kt, false, w.q, w.G + s.window, s.window + 1, lane, w);
@@ -287,26 +275,24 @@ __device__ __forceinline__ void prepare_segment(const VerifyParams& p, const Seg
 #pragma unroll 1
   for (int group = 0; group < qt + (s.update ? kt : 0); group++) {
     const bool query = group < qt;
-    char* to = block + (query ? s.outputs() + group * kFragment : s.corrections() + (group - qt) * kFragment);
-    solve_rows(s, 8 * (query ? group : group - qt) + g, query ? W : nullptr, A, pitch, to, query ? qt : kt, lane, w);
+    const int u = query ? group : group - qt;
+    char* to = block + (query ? s.outputs(0, u) : s.corrections(0, u));
+    solve_rows(s, 8 * u + g, query ? W : nullptr, A, pitch, to, (query ? qt : kt) * kFragment, lane, w);
   }
   __syncwarp();
 }
 
 }  // namespace prepare
 
-// Head `head` of a unit, once the keys and queries are there and its gates are in the scratch. What the heads share is
-// the first one's to do.
+// Head `head` of a unit, by a warp, once the keys and queries are there.
 __device__ __forceinline__ void prepare_head(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
                                              char* tokens, int lane, Scratch& w) {
-  if (head == 0 && unit.head % p.group == 0) prepare::append_keys(p, unit, tokens, lane);
   char* const coefficients = tokens + unit.coefficients + head * unit.stride;
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++) {
     const Segment s = segments[i];
     const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
     prepare::prepare_segment(p, s, keys, queries, lane, w, coefficients + s.block);
-    if (head == 0 && s.update) prepare::transpose(keys, s.key_tiles(), tokens + s.transposed, lane);
   }
 }
 

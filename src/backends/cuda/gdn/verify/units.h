@@ -29,26 +29,26 @@ struct alignas(16) Segment {
   int update, store;   // is the state folded behind it, and stored?
   int window;          // its first window key, counted within it
   int block;           // bytes from a head's coefficients to the segment's
-  int transposed;      // bytes from the unit's tokens to the keys transposed, for an update
-  int pad[3];
 
   constexpr int key_tiles() const { return (keys + 7) / 8; }
   constexpr int query_tiles() const { return (queries + 7) / 8; }
-  constexpr int depth() const { return (keys + 15) / 16; }
-  // Bytes behind the block's start.
-  constexpr int outputs() const { return static_cast<int>(sizeof(Coefficients)); }
-  constexpr int corrections() const { return outputs() + depth() * query_tiles() * kFragment; }
-  constexpr int transposed_bytes() const { return update ? key_tiles() * 8 * kHead * 2 : 0; }
-  constexpr int bytes() const { return corrections() + (update ? depth() * key_tiles() * kFragment : 0); }
+  // Bytes behind the block's start: of the fragment of key tile b for queries 8u and on, for the corrections of keys 8u
+  // and on.
+  constexpr int outputs(int b, int u) const {
+    return static_cast<int>(sizeof(Coefficients)) + (b * query_tiles() + u) * kFragment;
+  }
+  constexpr int corrections(int b, int u) const { return outputs(key_tiles(), 0) + (b * key_tiles() + u) * kFragment; }
+  constexpr int bytes() const { return update ? corrections(key_tiles(), 0) : outputs(key_tiles(), 0); }
 };
 
-// The tokens block of a unit holds its keys, queries, the transposed keys and a head's coefficients after the other's.
+// The tokens block of a unit holds its keys, its queries, and a head's coefficients after the other's.
 struct alignas(16) Unit {
   int32_t seat;  // counted over all layers; -1: zeros out, nothing else
   int32_t key_head;
   int32_t head, heads;   // its value heads
   int32_t token;         // of the row's first window token
-  int32_t T, n;          // window tokens, records
+  int32_t T, n;          // window tokens, keys before them
+  int32_t records;       // of those n in the ring; what follows them is a token of the row already
   int32_t slot;          // of the first record
   int32_t segments;      // 0: nothing is read for it
   int32_t coefficients;  // bytes from the tokens to the first head's; and of one head's
@@ -58,11 +58,12 @@ struct alignas(16) Unit {
   constexpr int keys() const { return n + T; }
   constexpr int queries() const { return keys() * kKeyPitch; }  // bytes from the tokens to the first query
   constexpr int tokens_block() const { return segments > 0 ? (coefficients + heads * stride + 127) & -128 : 0; }
-  // Of a slice of the state and the values that go with it.
-  constexpr int state_block(int element_bytes) const {
-    const int slices = slices_of(element_bytes), state = kHead * kHead * element_bytes / slices;
-    return segments > 0 ? (state + keys() * value_pitch(slices) + 127) & -128 : 0;
-  }
+};
+
+// What a block's warps know of its work.
+struct Header {
+  Unit unit;
+  Segment segments[kSegments];
 };
 
 // What the row arrays say of a row, before anything is made of it.
@@ -92,34 +93,33 @@ constexpr bool possible(const VerifyParams& p, const RawRow& row) {
          (together || (p.prefill && row.fold_to >= row.first));
 }
 
-// The launch's chunk of a row. A chunk starts by folding the whole grains before it, up to fold_to, so that its records
-// and tokens fit the ring; a prefill starts with a chunk of no tokens, -1, and ends with another.
-constexpr RawRow chunk_of(const VerifyParams& p, RawRow row) {
+// A part of a row. It starts by folding the whole grains before it, up to fold_to, so that its keys are few; a prefill
+// starts with a part of no tokens, -1, and ends with another.
+constexpr RawRow part_of(const VerifyParams& p, const RawRow& row, int part) {
   if (row.start < 0 || row.start > row.end || row.end > p.tokens) return {.seat = -1};
-  const int64_t length = row.end - row.start, from = int64_t{p.chunk} * p.chunk_tokens;
+  const int64_t length = row.end - row.start, from = int64_t{part} * p.part_tokens;
   const int64_t begin = std::max(int64_t{0}, std::min(from, length)),
-                until = std::max(int64_t{0}, std::min(from + p.chunk_tokens, length));
+                until = std::max(int64_t{0}, std::min(from + p.part_tokens, length));
   if (!possible(p, row)) {
-    // The last launch clears what a row has beyond the longest.
+    // The last part clears what a row has beyond the longest.
     return {.start = row.start + static_cast<int32_t>(begin),
-            .end = p.last ? row.end : row.start + static_cast<int32_t>(until),
+            .end = part + 1 == p.parts ? row.end : row.start + static_cast<int32_t>(until),
             .seat = -1};
   }
   const auto checkpoint_at = [&](int64_t token) {
     const int64_t grid = (row.first + std::min(token, length)) & -(int64_t{1} << p.log2_F);
     return std::max(row.folded, std::min(row.fold_to, grid));
   };
-  const bool opening = p.chunk == (p.prefill ? -1 : 0);
   return {.start = row.start + static_cast<int32_t>(begin),
           .end = row.start + static_cast<int32_t>(until),
           .seat = row.seat,
           .first = row.first + begin,
-          .folded = opening ? row.folded : checkpoint_at(std::max(from - p.chunk_tokens, int64_t{0})),
+          .folded = part == p.first_part ? row.folded : checkpoint_at(std::max(from - p.part_tokens, int64_t{0})),
           .fold_to = checkpoint_at(std::max(from, int64_t{0}))};
 }
 
-constexpr Unit unit_of(const VerifyParams& p, const RawRow& raw, int key_head, int head, int heads) {
-  const RawRow row = chunk_of(p, raw);
+constexpr Unit unit_of(const VerifyParams& p, const RawRow& raw, int part, int key_head, int head, int heads) {
+  const RawRow row = part_of(p, raw, part);
   return {.seat = row.seat < 0 ? row.seat : raw.layer_at + row.seat,
           .key_head = key_head,
           .head = head,
@@ -127,6 +127,7 @@ constexpr Unit unit_of(const VerifyParams& p, const RawRow& raw, int key_head, i
           .token = row.start,
           .T = row.end - row.start,
           .n = static_cast<int32_t>(row.first - row.folded),
+          .records = static_cast<int32_t>(std::max<int64_t>(raw.first - row.folded, 0)),
           .slot = static_cast<int32_t>(row.folded) & (p.R - 1),
           .folds = static_cast<int32_t>(row.fold_to - row.folded)};
 }
@@ -142,21 +143,31 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments, bool wr
     const int window = std::max(first, unit.n);
     Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = std::max(end - window, 0)};
     s.update = record || end < all, s.store = record && end == unit.folds;
-    s.window = window - first, s.block = unit.stride, s.transposed = unit.coefficients;
+    s.window = window - first, s.block = unit.stride;
     if (writer) segments[unit.segments] = s;
-    unit.segments++, unit.stride += s.bytes(), unit.coefficients += s.transposed_bytes();
+    unit.segments++, unit.stride += s.bytes();
   }
 }
 
 // The ring slot of a key.
 constexpr int slot_of(const VerifyParams& p, const Unit& unit, int key) { return (unit.slot + key) & (p.R - 1); }
 
+// One instruction on a device, where the compiler would widen strides first.
+constexpr int64_t wide_product(int32_t a, int32_t b) {
+#ifdef __CUDA_ARCH__
+  int64_t x;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(x) : "r"(a), "r"(b));
+  return x;
+#else
+  return int64_t{a} * b;
+#endif
+}
 constexpr int64_t ring_at(const Strides& s, const Unit& unit, int head, int slot) {
-  return unit.seat * s.outer + (static_cast<int64_t>(head) * s.head + static_cast<int64_t>(slot) * s.row);
+  return unit.seat * s.outer + wide_product(head, s.head) + wide_product(slot, s.row);
 }
 // Of an element of [tokens, heads, ...].
 constexpr int64_t token_at(int token, int32_t token_stride, int head, int32_t head_stride) {
-  return static_cast<int64_t>(token) * token_stride + static_cast<int64_t>(head) * head_stride;
+  return wide_product(token, token_stride) + wide_product(head, head_stride);
 }
 
 }  // namespace deltaring::cuda
