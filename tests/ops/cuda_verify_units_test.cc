@@ -40,6 +40,7 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
   VerifyParams& p = play.params;
   p.B = p.rows = 1, p.tokens = static_cast<int32_t>(T), p.seats = 1, p.Hv = 48, p.group = 3;
   p.first_part = play.plan.first_part, p.parts = play.plan.parts, p.part_tokens = play.plan.part;
+  p.room = play.plan.room, p.scratch = play.plan.scratch;
   p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.longest = static_cast<int32_t>(T);
   p.prefill = prefill, p.exact = play.plan.exact;
   return play;
@@ -77,9 +78,9 @@ void expect_segments(const Play& play, const Unit& unit, const Segment* segments
   EXPECT_EQ(unit.stride, bytes);
 }
 
-// What the kernel lays out for a unit that has been cut.
-int shared_of(const VerifyPlan& plan, const Unit& unit) {
-  return kWarps * kTileBytes + kHeaderBytes + unit.tokens_block() + std::min(unit.heads, kWarps) * plan.scratch;
+// What the kernel lays out for a unit that has been cut, behind the states.
+int room_of(const VerifyPlan& plan, const Unit& unit) {
+  return unit.scratches(unit.batch) + unit.batch * plan.scratch;
 }
 
 void expect_unit(Play& play, Unit unit) {
@@ -99,7 +100,7 @@ void expect_unit(Play& play, Unit unit) {
   cut(play.params, unit, segments, true);
   ASSERT_LE(unit.segments, kSegments);
   expect_segments(play, unit, segments);
-  EXPECT_LE(shared_of(play.plan, unit), play.plan.shared);
+  EXPECT_LE(room_of(play.plan, unit), play.plan.room);
   if (play.plan.appends()) {
     for (int i = 0; i < unit.T; i++) play.ring[slot_of(play.params, unit, unit.n + i)] = play.checkpoint + unit.n + i;
   }
@@ -149,13 +150,14 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
               ASSERT_EQ(plan.kernel, VerifyKernel::tensor);
               VerifyParams p{};
               p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
+              p.room = plan.room, p.scratch = plan.scratch;
               for (int32_t n = 0; n <= R; n++) {
                 for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
                   for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
                     Unit unit{.heads = plan.heads, .T = t, .n = n, .folds = folds};
                     Segment segments[kSegments];
                     cut(p, unit, segments, true);
-                    ASSERT_LE(shared_of(plan, unit), plan.shared) << to_string(plan) << " n=" << n << " t=" << t;
+                    ASSERT_LE(room_of(plan, unit), plan.room) << to_string(plan) << " n=" << n << " t=" << t;
                     for (int i = 0; i < unit.segments && !plan.wide; i++)
                       ASSERT_LE(segments[i].key_tiles() + segments[i].query_tiles(), 3) << to_string(plan);
                   }

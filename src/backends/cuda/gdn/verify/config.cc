@@ -15,32 +15,31 @@ namespace {
 int tiles(int64_t count) { return static_cast<int>((count + 7) / 8); }
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
-// Bytes of the tokens block of a unit of `heads` heads with n records and T window tokens, or none and all folded.
-int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
+// Bytes that a batch of heads of a unit takes, with n records and T window tokens, or none and all folded.
+int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads, int scratch) {
   VerifyParams params{};
   params.R = static_cast<int32_t>(d.R), params.log2_F = d.F == 8 ? 3 : 4, params.exact = exact;
   Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
   if (T == 0) unit.folds = unit.n & -(1 << params.log2_F);
   Segment segments[kSegments];
   cut(params, unit, segments, true);
-  return unit.tokens_block();
+  return unit.segments == 0 ? 0 : unit.scratches(static_cast<int>(heads)) + static_cast<int>(heads) * scratch;
 }
 
-// The largest that there can be of parts of T tokens.
-int largest_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
+// What a block needs besides states, if it takes so many heads: room for one head of the largest part of T tokens, and
+// for all of them together where nothing is due.
+int room_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t heads, int scratch) {
   // A verify fits the ring; a prefill's part is folded by the next one, so F-1 and two parts are left at most.
   const int64_t keys = d.prefill ? std::max(d.R, d.F - 1 + 2 * T) : d.R;
-  int largest = 0;
-  // Fewer keys by a grain are a segment less, so the last ones decide.
-  for (int64_t n = std::max<int64_t>(keys - T - d.F, 0); n <= keys; n++)
-    largest =
-        std::max({largest, unit_bytes(d, std::min(T, keys - n), exact, n, heads), unit_bytes(d, 0, exact, n, heads)});
-  return largest;
+  int room = 0;
+  for (int64_t n = 0; n <= keys; n++) {
+    const int64_t tokens = std::min(T, keys - n), together = n < d.F ? std::min<int64_t>(heads, kWarps) : 1;
+    room = std::max({room, unit_bytes(d, tokens, exact, n, together, scratch), unit_bytes(d, 0, exact, n, 1, scratch)});
+  }
+  return aligned(room);
 }
 
-int scratch_bytes(int key_tiles, int query_tiles) {
-  return aligned(kScratchHead + 32 * (key_tiles + query_tiles) * (8 * key_tiles + 4));
-}
+int scratch_bytes(int key_tiles) { return kScratchHead + 32 * key_tiles * (8 * key_tiles + 4); }
 
 // Why tensor cores cannot serve, or null.
 const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
@@ -80,12 +79,12 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
                   .first_part = -d.prefill,
                   .parts = static_cast<int>(parts) + d.prefill,
                   .wide = queries > 8 || keys > 16,
-                  .scratch = scratch_bytes(tiles(std::max(keys, d.F)), tiles(queries))};
+                  .scratch = scratch_bytes(tiles(std::max(keys, d.F)))};
   // Blocks that a multiprocessor holds, if each takes so many heads.
   const auto resident = [&](int64_t heads) {
     plan.heads = static_cast<int>(heads), plan.blocks = d.B * d.Hk * ((group + heads - 1) / heads);
-    plan.shared = kWarps * kTileBytes + kHeaderBytes + largest_unit(d, T, exact, heads) +
-                  static_cast<int>(std::min<int64_t>(heads, kWarps)) * plan.scratch;
+    plan.room = room_bytes(d, T, exact, heads, plan.scratch);
+    plan.shared = kWarps * kTileBytes + kHeaderBytes + plan.room;
     return std::min(kResident, device.shared_of_all / (plan.shared + device.shared_reserved));
   };
   const int single = resident(1);

@@ -37,7 +37,8 @@ struct VerifyPlan {
   int heads = 0;        // value heads of a block
   int64_t blocks = 0;
   int shared = 0;           // bytes, dynamic
-  int scratch = 0;          // of them: what one preparing warp has
+  int room = 0;             // of them: for tokens and what is made of them
+  int scratch = 0;          // of that: what one preparing warp has
   const char* reason = "";  // why this kernel, in one line
 
   // Records are appended by a launch of their own, behind one that goes through several parts.
@@ -52,10 +53,10 @@ constexpr int kHead = 128;        // K = V
 constexpr int kKeyPitch = 272;    // bytes between q and k rows in shared memory: eight rows meet no bank twice
 constexpr int kKeyTiles = 4;      // 8 keys each, the most of a segment: F-1 + 16 <= 32
 constexpr int kQueryTiles = 2;    // 8 queries each
-constexpr int kFragment = 512;    // bytes of an [8, 8] fragment in three bf16 parts
+constexpr int kFragment = 384;    // bytes of an [8, 8] fragment in three bf16 parts
 constexpr int kSegments = 9;      // of a row: 64 keys in grains of 8, and the rest
 constexpr int kMostRecords = 64;  // R
-constexpr int kScratchHead = 1088;  // bytes of what a preparing warp has besides rows of products
+constexpr int kScratchHead = 576;  // bytes of what a preparing warp has besides rows of products
 constexpr int kWarps = 4;         // of a block; each owns 32 rows of V
 constexpr int kThreads = 32 * kWarps;
 constexpr int kResident = 4;      // blocks of a multiprocessor that registers allow

@@ -28,32 +28,42 @@ using Columns = float[M][KT + QT][4];
 
 // v of the keys 2t and 2t+1 of KT tiles, rows v and v+1 of M stripes; zeros behind the last key.
 template <int M, int KT>
-using Values = uint32_t[M][KT][2];
+struct Values {
+  uint32_t x[KT][2][M];
 
-template <int M, int KT>
-__device__ __forceinline__ void fetch_values(const VerifyParams& p, const Unit& unit, const Segment& s,
-                                             const Place& at, Values<M, KT>& x) {
+  // V: the lane's first row. Of segments of no more keys than there is room for.
+  __device__ __forceinline__ void fetch(const VerifyParams& p, const Unit& unit, int head, const Segment& s, int V,
+                                        int t) {
 #pragma unroll
-  for (int j = 0; j < 2 * KT; j++) {
-    const int key = 8 * (j / 2) + 2 * at.t + j % 2;
-    const uint16_t* row = value_row(p, unit, at.head, s.first + min(key, s.keys - 1)) + at.V;
+    for (int b = 0; b < KT; b++) {
+      if (8 * b >= s.keys) break;
 #pragma unroll
-    for (int m = 0; m < M; m++) x[m][j / 2][j % 2] = key < s.keys ? *reinterpret_cast<const uint32_t*>(row + 16 * m) : 0;
+      for (int i = 0; i < 2; i++) {
+        const int key = 8 * b + 2 * t + i;
+        const uint16_t* row = value_row(p, unit, head, s.first + min(key, s.keys - 1)) + V;
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+          x[b][i][m] = 0;
+          if (key < s.keys) x[b][i][m] = *reinterpret_cast<const uint32_t*>(row + 16 * m);
+        }
+      }
+    }
   }
-}
+};
 
 // The window's v as records.
-template <int M, int KT>
+template <int M, int KT, int kRoom>
 __device__ __forceinline__ void append_values(const VerifyParams& p, const Unit& unit, const Segment& s,
-                                              const Place& at, const Values<M, KT>& x) {
+                                              const Place& at, const Values<M, kRoom>& v) {
   uint16_t* const ring = p.record_v + ring_at(p.v_at, unit, at.head, 0) + at.V;
 #pragma unroll
   for (int j = 0; j < 2 * KT; j++) {
     const int key = 8 * (j / 2) + 2 * at.t + j % 2;
-    if (key < s.window || key >= s.keys) continue;
-    uint16_t* to = ring + static_cast<int64_t>(slot_of(p, unit, s.first + key)) * p.v_at.row;
+    uint16_t* to = ring + wide_product(slot_of(p, unit, s.first + key), p.v_at.row);
 #pragma unroll
-    for (int m = 0; m < M; m++) *reinterpret_cast<uint32_t*>(to + 16 * m) = x[m][j / 2][j % 2];
+    for (int m = 0; m < M; m++) {
+      if (key >= s.window && key < s.keys) *reinterpret_cast<uint32_t*>(to + 16 * m) = v.x[j / 2][j % 2][m];
+    }
   }
 }
 
@@ -90,8 +100,9 @@ __device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) 
 }
 
 // S k_j becomes R_j = beta_j v_j - beta_j e^(G_j) r_j S k_j; zeros behind the last key.
-template <int M, int KT, int QT>
-__device__ __forceinline__ void residuals(const Place& at, int keys, const Values<M, KT>& v, Columns<M, KT, QT>& d) {
+template <int M, int KT, int QT, int kRoom>
+__device__ __forceinline__ void residuals(const Place& at, int keys, const Values<M, kRoom>& v,
+                                          Columns<M, KT, QT>& d) {
 #pragma unroll
   for (int b = 0; b < KT; b++) {
     const int j = 8 * b + 2 * at.t;
@@ -100,34 +111,41 @@ __device__ __forceinline__ void residuals(const Place& at, int keys, const Value
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float(&x)[4] = d[m][b];
-      x[0] = j < keys ? fmaf(-key.x, x[0], beta.x * bf16_low(v[m][b][0])) : 0;
-      x[1] = j + 1 < keys ? fmaf(-key.y, x[1], beta.y * bf16_low(v[m][b][1])) : 0;
-      x[2] = j < keys ? fmaf(-key.x, x[2], beta.x * bf16_high(v[m][b][0])) : 0;
-      x[3] = j + 1 < keys ? fmaf(-key.y, x[3], beta.y * bf16_high(v[m][b][1])) : 0;
+      x[0] = j < keys ? fmaf(-key.x, x[0], beta.x * bf16_low(v.x[b][0][m])) : 0;
+      x[1] = j + 1 < keys ? fmaf(-key.y, x[1], beta.y * bf16_low(v.x[b][1][m])) : 0;
+      x[2] = j < keys ? fmaf(-key.x, x[2], beta.x * bf16_high(v.x[b][0][m])) : 0;
+      x[3] = j + 1 < keys ? fmaf(-key.y, x[3], beta.y * bf16_high(v.x[b][1][m])) : 0;
     }
   }
 }
 
 // A product of matrices cannot skip, so residuals that are not finite are taken out of it, and every result at or
-// behind the first of them in its row becomes NaN. first[r]: that key for rows v and v+1, or more than any key.
-template <int KT, int N>
-__device__ __forceinline__ bool contain(int t, float (&d)[N][4], int (&first)[2]) {
+// behind the first of them in its row becomes NaN. first[m][r]: that key for rows v and v+1 of a stripe, or more than
+// any key.
+template <int M, int KT, int QT>
+__device__ __forceinline__ bool contain(int t, Columns<M, KT, QT>& d, int (&first)[M][2]) {
   float sum = 0;  // of zeros, unless one is not finite
 #pragma unroll
-  for (int m = 0; m < 4 * KT; m++) sum = fmaf(d[m / 4][m % 4], 0.0f, sum);
-  if (__all_sync(~0u, sum == 0)) return false;
-  first[0] = first[1] = 8 * kKeyTiles;
+  for (int m = 0; m < M; m++) {
 #pragma unroll
-  for (int m = 0; m < 4 * KT; m++) {
-    float& x = d[m / 4][m % 4];
-    if ((__float_as_uint(x) & 0x7f800000u) != 0x7f800000u) continue;
-    x = 0;
-    first[m % 4 / 2] = min(first[m % 4 / 2], 8 * (m / 4) + 2 * t + m % 2);
+    for (int e = 0; e < 4 * KT; e++) sum = fmaf(d[m][e / 4][e % 4], 0.0f, sum);
   }
+  if (__all_sync(~0u, sum == 0)) return false;
 #pragma unroll
-  for (int r = 0; r < 2; r++) {
-    first[r] = min(first[r], __shfl_xor_sync(~0u, first[r], 1));
-    first[r] = min(first[r], __shfl_xor_sync(~0u, first[r], 2));
+  for (int m = 0; m < M; m++) {
+    first[m][0] = first[m][1] = 8 * kKeyTiles;
+#pragma unroll
+    for (int e = 0; e < 4 * KT; e++) {
+      float& x = d[m][e / 4][e % 4];
+      if ((__float_as_uint(x) & 0x7f800000u) != 0x7f800000u) continue;
+      x = 0;
+      first[m][e % 4 / 2] = min(first[m][e % 4 / 2], 8 * (e / 4) + 2 * t + e % 2);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      first[m][r] = min(first[m][r], __shfl_xor_sync(~0u, first[m][r], 1));
+      first[m][r] = min(first[m][r], __shfl_xor_sync(~0u, first[m][r], 2));
+    }
   }
   return true;
 }
@@ -205,27 +223,20 @@ __device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, 
   }
 }
 
-// A segment of KT key tiles and QT query tiles for M stripes. Every instance does the same to a column, whatever stands
-// beside it. read() is called when nothing but a fold needs the state any more.
-template <class Quad, int M, int KT, int QT, class Read>
+// A segment of KT key tiles and QT query tiles for M stripes, once their states and v are there. Every instance does the
+// same to a column, whatever stands beside it. read() is called when v is not needed any more, nor the state but for a
+// fold.
+template <class Quad, int M, int KT, int QT, int kRoom, class Read>
 __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Unit& unit, const Segment& s,
-                                                const Place& at, Corrections<M>& corrections, const Read& read) {
-  Values<M, KT> v;
-  fetch_values<M, KT>(p, unit, s, at, v);
-  copy_wait<0>();
-  __syncwarp();  // the state is there, or what a fold made of it
+                                                const Place& at, const Values<M, kRoom>& v, Corrections<M>& corrections,
+                                                const Read& read) {
   Columns<M, KT, QT> d = {};
   project<Quad, M, KT, QT>(at, d);
-  read();
   if (p.append) append_values<M, KT>(p, unit, s, at, v);
   residuals<M, KT, QT>(at, s.keys, v, d);
+  read();
   int bad[M][2];
-  bool contained = false;
-#pragma unroll
-  for (int m = 0; m < M; m++) {
-    bad[m][0] = bad[m][1] = 8 * kKeyTiles;
-    contained |= contain<KT>(at.t, d[m], bad[m]);
-  }
+  const bool contained = contain<M, KT, QT>(at.t, d, bad);
 #pragma unroll
   for (int u = 0; u < QT; u++) {
     const float2 scale = *reinterpret_cast<const float2*>(&at.coefficients().query[8 * u + 2 * at.t]);
@@ -238,15 +249,19 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
   constexpr bool kFolds = KT <= 2;  // grains are of 8 or 16 keys
 #pragma unroll
   for (int b = 0; b < KT; b++) {
+    Fragment outputs[QT > 0 ? QT : 1];
+#pragma unroll
+    for (int u = 0; u < QT; u++) outputs[u] = load_fragment(at.block + s.outputs(b, u), at.lane);
 #pragma unroll
     for (int m = 0; m < M; m++) {
       const Parts a(d[m][b]);
 #pragma unroll
-      for (int u = 0; u < QT; u++) mma_parts(d[m][KT + u], a, at.block + s.outputs(b, u), at.lane);
+      for (int u = 0; u < QT; u++) mma_parts(d[m][KT + u], a, outputs[u]);
       if constexpr (kFolds) {
         if (!s.update) continue;
 #pragma unroll
-        for (int u = 0; u < KT; u++) mma_parts(corrections[m][u], a, at.block + s.corrections(b, u), at.lane);
+        for (int u = 0; u < KT; u++)
+          mma_parts(corrections[m][u], a, load_fragment(at.block + s.corrections(b, u), at.lane));
       }
     }
   }
@@ -258,11 +273,9 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
       for (int e = 0; e < 4 * QT; e++) {
         if (s.window + 8 * (e / 4) + 2 * at.t + e % 2 >= bad[m][e % 4 / 2]) d[m][KT + e / 4][e % 4] = nan;
       }
-      if constexpr (kFolds) {
 #pragma unroll
-        for (int e = 0; e < 4 * KT; e++) {
-          if (bad[m][e % 4 / 2] < 8 * kKeyTiles) corrections[m][e / 4][e % 4] = nan;
-        }
+      for (int e = 0; e < 8; e++) {
+        if (bad[m][e % 4 / 2] < 8 * kKeyTiles) corrections[m][e / 4][e % 4] = nan;
       }
     }
   }
@@ -276,17 +289,23 @@ template <class Quad>
 constexpr int kTileRows = kTileBytes / (kHead * Quad::kBytes);
 template <class Quad>
 constexpr int kTiles = kHead / kWarps / kTileRows<Quad>;
+template <class Quad>
+constexpr int kStripes = kTileRows<Quad> / 16;
+// v of a tile's rows, of as many keys as a narrow segment has.
+template <class Quad>
+using TileValues = consume::Values<kStripes<Quad>, 2>;
 
-// Rows V and on of head `head` of a unit, whose state comes to be in the warp's tile. tokens holds keys, queries and
-// what was prepared. read() is called when the tile may be overwritten. kWide: segments of more than 8 window tokens or
-// more than 16 keys may come.
-template <class Quad, bool kWide, class Read>
+// Rows V and on of value head `head`, whose state comes to be in the warp's tile. tokens holds keys and queries,
+// `coefficients` what was prepared, v what was fetched for the first segment. next() is called when tile and v may be
+// filled anew.
+// kWide: segments of more than 8 window tokens or more than 16 keys may come.
+template <class Quad, bool kWide, class Next>
 __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
-                                             int V, const char* tokens, uint32_t tile, int lane, const Read& read) {
-  constexpr int kStripes = kTileRows<Quad> / 16;
-  consume::Place at{.lane = lane, .g = lane / 4, .t = lane % 4, .head = unit.head + head};
+                                             int V, const char* tokens, const char* coefficients, uint32_t tile,
+                                             int lane, TileValues<Quad>& v, const Next& next) {
+  constexpr int M = kStripes<Quad>;
+  consume::Place at{.lane = lane, .g = lane / 4, .t = lane % 4, .head = head};
   at.V = V + 2 * at.g, at.state = Quad::place(tile, lane);
-  const char* coefficients = tokens + unit.coefficients + head * unit.stride;
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++) {
     const Segment s = segments[i];
@@ -294,23 +313,27 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
     at.queries = {tokens + unit.queries() + s.query * kKeyPitch, s.queries};
     at.block = coefficients + s.block;
     const bool last = i + 1 == unit.segments;
-    consume::Corrections<kStripes> corrections = {};
+    if (i > 0) v.fetch(p, unit, at.head, s, at.V, at.t);
+    copy_wait<0>();
+    __syncwarp();  // the state is there, or what a fold made of it
+    consume::Corrections<M> corrections = {};
     const auto go = [&](auto kt, auto qt) {
-      if constexpr (kt <= 2) {
-        consume::consume_segment<Quad, kStripes, kt, qt>(p, unit, s, at, corrections, [&] {
-          if (last && !s.update) read();
-        });
-      } else {
-        // A stripe at a time: the columns need the registers. Segments so long are not folded.
+      consume::consume_segment<Quad, M, kt, qt>(p, unit, s, at, v, corrections, [&] {
+        if (last && !s.update) next();
+      });
+    };
+    // A stripe at a time: the columns need the registers. Segments so long are not folded.
+    [[maybe_unused]] const auto go_wide = [&](auto kt, auto qt) {
 #pragma unroll 1
-        for (int m = 0; m < kStripes; m++) {
-          consume::Place here = at;
-          here.V += 16 * m, here.state += 16 * m * kHead * Quad::kBytes;
-          consume::Corrections<1> none;
-          consume::consume_segment<Quad, 1, kt, qt>(p, unit, s, here, none, [&] {
-            if (last && m + 1 == kStripes) read();
-          });
-        }
+      for (int m = 0; m < M; m++) {
+        consume::Place here = at;
+        here.V += 16 * m, here.state += 16 * m * kHead * Quad::kBytes;
+        consume::Values<1, kt> values;
+        values.fetch(p, unit, at.head, s, here.V, at.t);
+        consume::Corrections<1> none;
+        consume::consume_segment<Quad, 1, kt, qt>(p, unit, s, here, values, none, [&] {
+          if (last && m + 1 == M) next();
+        });
       }
     };
     using std::integral_constant;
@@ -336,31 +359,31 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
           go(integral_constant<int, 2>(), integral_constant<int, 2>());
           break;
         case 13:
-          go(integral_constant<int, 3>(), integral_constant<int, 1>());
+          go_wide(integral_constant<int, 3>(), integral_constant<int, 1>());
           break;
         case 14:
-          go(integral_constant<int, 3>(), integral_constant<int, 2>());
+          go_wide(integral_constant<int, 3>(), integral_constant<int, 2>());
           break;
         case 17:
-          go(integral_constant<int, 4>(), integral_constant<int, 1>());
+          go_wide(integral_constant<int, 4>(), integral_constant<int, 1>());
           break;
         case 18:
-          go(integral_constant<int, 4>(), integral_constant<int, 2>());
+          go_wide(integral_constant<int, 4>(), integral_constant<int, 2>());
           break;
       }
     }
     if (!s.update) continue;
     if (s.key_tiles() == 1) {
-      consume::fold<Quad, kStripes, 1>(corrections, at);
+      consume::fold<Quad, M, 1>(corrections, at);
     } else {
-      consume::fold<Quad, kStripes, 2>(corrections, at);
+      consume::fold<Quad, M, 2>(corrections, at);
     }
     __syncwarp();
     if (s.store) {
       char* const stored = static_cast<char*>(p.state) + ring_at(p.state_at, unit, at.head, V) * Quad::kBytes;
       store_tile<Quad>(tile, stored, lane);
     }
-    if (last) read();
+    if (last) next();
   }
 }
 

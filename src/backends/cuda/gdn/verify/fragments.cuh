@@ -42,11 +42,19 @@ __device__ __forceinline__ void split(float x0, float x1, uint32_t (&parts)[3]) 
 __device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// A [8, 8] B fragment in three parts, as a lane keeps it in shared memory.
+// A [8, 8] B fragment in three parts, as lanes keep it in shared memory: two words each, then one.
+struct Fragment {
+  uint32_t part[3];
+};
 __device__ __forceinline__ void store_fragment(char* fragment, int lane, float x0, float x1) {
   uint32_t b[3];
   split(x0, x1, b);
-  reinterpret_cast<uint4*>(fragment)[lane] = {b[0], b[1], b[2], 0};
+  reinterpret_cast<uint2*>(fragment)[lane] = {b[0], b[1]};
+  reinterpret_cast<uint32_t*>(fragment + 256)[lane] = b[2];
+}
+__device__ __forceinline__ Fragment load_fragment(const char* fragment, int lane) {
+  const uint2 x = reinterpret_cast<const uint2*>(fragment)[lane];
+  return {x.x, x.y, reinterpret_cast<const uint32_t*>(fragment + 256)[lane]};
 }
 
 // The accumulator [16, 8] of one product as the A operand of the next, in three parts of which two at a time fill the
@@ -63,11 +71,10 @@ struct Parts {
 };
 
 // d += a b with both in three parts, all products above 2^-24 of the largest, small ones first.
-__device__ __forceinline__ void mma_parts(float (&d)[4], const Parts& a, const char* fragment, int lane) {
-  const uint4 b = reinterpret_cast<const uint4*>(fragment)[lane];
-  mma_bf16(d, a.low_high, b.x, b.z);
-  mma_bf16(d, a.high_middle, b.y, b.y);
-  mma_bf16(d, a.high_middle, b.x, b.x);
+__device__ __forceinline__ void mma_parts(float (&d)[4], const Parts& a, const Fragment& b) {
+  mma_bf16(d, a.low_high, b.part[0], b.part[2]);
+  mma_bf16(d, a.high_middle, b.part[1], b.part[1]);
+  mma_bf16(d, a.high_middle, b.part[0], b.part[0]);
 }
 
 }  // namespace deltaring::cuda

@@ -16,8 +16,7 @@ __device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit&
   }
 }
 
-// Everything of a unit that has been cut. Shared memory: the warps' tiles; the header; the tokens block; the scratches
-// of the warps that prepare.
+// Everything of a unit that has been cut. Shared memory: the warps' tiles; the header; the unit's room.
 template <class Quad, bool kWide>
 __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit, const Segment* segments, char* tiles,
                                          char* tokens) {
@@ -27,38 +26,48 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
                token_row(p, unit, i) + threadIdx.x % 16 * 8);
   copy_commit();
   const uint32_t tile = shared_address(tiles + warp * kTileBytes);
-  const auto state = [&](int i) {  // of the warp, i tiles on: tiles of a head, then those of the next
-    const int head = unit.head + i / kTiles<Quad>, V = warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>;
-    return static_cast<const char*>(p.state) + ring_at(p.state_at, unit, head, V) * Quad::kBytes;
+  // Tiles of the warp: those of a head, then those of the next.
+  const auto head_of = [](int i) { return i / kTiles<Quad>; };
+  const auto row_of = [warp](int i) { return warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>; };
+  const auto state = [&](int i) {
+    return static_cast<const char*>(p.state) + ring_at(p.state_at, unit, unit.head + head_of(i), row_of(i)) * Quad::kBytes;
   };
   const int count = unit.heads * kTiles<Quad>;
+  TileValues<Quad> v;
   const auto fetch = [&](int i) {
-    if (i < count) fetch_tile<Quad>(tile, state(i), lane);
+    if (i < count) {
+      fetch_tile<Quad>(tile, state(i), lane);
+      v.fetch(p, unit, unit.head + head_of(i), segments[0], row_of(i) + lane / 4 * 2, lane % 4);
+    }
     copy_commit();
     if (i + 1 < count && lane == 0) prefetch(state(i + 1), kTileBytes);
   };
   fetch(0);
-  prepare::Gates gates;
-  if (warp < unit.heads) gates = prepare::fetch_gates(p, unit, unit.head + warp, lane);
-  copy_wait<1>();
-  __syncthreads();
-  auto& scratch = *reinterpret_cast<Scratch*>(tokens + unit.tokens_block() + warp * p.scratch);
 #pragma unroll 1
-  for (int head = warp; head < unit.heads; head += kWarps) {
-    if (head != warp) gates = prepare::fetch_gates(p, unit, unit.head + head, lane);
-    prepare::settle_gates(p, unit, unit.head + head, gates, lane, scratch);
-    __syncwarp();
-    prepare_head(p, unit, segments, head, tokens, lane, scratch);
-  }
-  if (p.append && warp == kWarps - 1 && unit.head % p.group == 0) prepare::append_keys(p, unit, tokens, lane);
-  __syncthreads();
+  for (int begin = 0; begin < unit.heads; begin += unit.batch) {
+    const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
+    prepare::Gates gates;
+    if (warp < heads) gates = prepare::fetch_gates(p, unit, own, lane);
+    if (begin == 0) copy_wait<1>();
+    __syncthreads();  // the tokens are there, and the heads before have been consumed
+    if (warp < heads) {
+      auto& scratch = *reinterpret_cast<Scratch*>(tokens + unit.scratches(heads) + warp * p.scratch);
+      prepare::settle_gates(p, unit, own, gates, lane);
+      prepare_head(p, unit, segments, tokens, gates, lane, scratch,
+                   tokens + unit.coefficients + warp * unit.stride);
+    }
+    if (begin == 0 && p.append && warp == kWarps - 1 && unit.head % p.group == 0)
+      prepare::append_keys(p, unit, tokens, lane);
+    __syncthreads();
 #pragma unroll 1
-  for (int i = 0; i < count; i++) {
-    const int head = i / kTiles<Quad>, V = warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>;
-    consume_tile<Quad, kWide>(p, unit, segments, head, V, tokens, tile, lane, [&] {
-      __syncwarp();
-      fetch(i + 1);
-    });
+    for (int i = begin * kTiles<Quad>; i < (begin + heads) * kTiles<Quad>; i++) {
+      const char* coefficients = tokens + unit.coefficients + (head_of(i) - begin) * unit.stride;
+      consume_tile<Quad, kWide>(p, unit, segments, unit.head + head_of(i), row_of(i), tokens, coefficients, tile, lane,
+                                v, [&] {
+                                  __syncwarp();
+                                  fetch(i + 1);
+                                });
+    }
   }
 }
 

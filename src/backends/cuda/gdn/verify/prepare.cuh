@@ -18,30 +18,31 @@
 namespace deltaring::cuda {
 
 // A warp's own, in shared memory. The rows hold plain dot products first.
-struct Scratch {
-  float g[kMostRecords], beta[kMostRecords];  // of the unit's keys
+struct alignas(16) Scratch {
   double
       G[8 * kKeyTiles];  // log2 of the decay up to a key. Differences of f32 sums would lose what a strong one leaves
   float r[8 * kKeyTiles], left[8 * kKeyTiles];  // 1 / |k|, beta / |k|
   float q[8 * kQueryTiles];                     // scale / |q|
-  float rows[];  // A [i, j], zeros on the diagonal and above; then W [c, j], zeros behind c's key
+  float A[];                                    // [i, j], zeros on the diagonal and above
 
-  static __host__ __device__ constexpr int pitch(int key_tiles) { return 8 * key_tiles + 4; }
-  static __host__ __device__ constexpr int bytes(int key_tiles, int query_tiles) {
-    return static_cast<int>(sizeof(Scratch)) + 32 * (key_tiles + query_tiles) * pitch(key_tiles);
-  }
+  static __device__ constexpr int pitch(int key_tiles) { return 8 * key_tiles + 4; }
 };
 
-// Where rows come from: keys in order of distance and behind them queries; values of a head.
+// Where rows come from: keys in order of distance and behind them queries; values of a head. Selections, no branches.
 __device__ __forceinline__ const uint16_t* token_row(const VerifyParams& p, const Unit& unit, int row) {
-  if (row >= unit.keys())
-    return p.q + token_at(unit.token + row - unit.keys(), p.q_token, unit.key_head, p.q_head);
-  if (row >= unit.records) return p.k + token_at(unit.token + row - unit.n, p.k_token, unit.key_head, p.k_head);
-  return p.record_k + ring_at(p.k_at, unit, unit.key_head, slot_of(p, unit, row));
+  const bool record = row < unit.records, query = row >= unit.keys();
+  const uint16_t* from = record  ? p.record_k + (unit.seat * p.k_at.outer + wide_product(unit.key_head, p.k_at.head))
+                         : query ? p.q + wide_product(unit.key_head, p.q_head)
+                                 : p.k + wide_product(unit.key_head, p.k_head);
+  const int at = record ? slot_of(p, unit, row) : unit.token + row - (query ? unit.keys() : unit.n);
+  return from + wide_product(at, record ? p.k_at.row : query ? p.q_token : p.k_token);
 }
 __device__ __forceinline__ const uint16_t* value_row(const VerifyParams& p, const Unit& unit, int head, int key) {
-  if (key >= unit.records) return p.v + token_at(unit.token + key - unit.n, p.v_token, head, p.v_head);
-  return p.record_v + ring_at(p.v_at, unit, head, slot_of(p, unit, key));
+  const bool record = key < unit.records;
+  const uint16_t* from = record ? p.record_v + (unit.seat * p.v_at.outer + wide_product(head, p.v_at.head))
+                                : p.v + wide_product(head, p.v_head);
+  const int at = record ? slot_of(p, unit, key) : unit.token + key - unit.n;
+  return from + wide_product(at, record ? p.v_at.row : p.v_token);
 }
 
 namespace prepare {
@@ -84,22 +85,27 @@ __device__ __forceinline__ float widen_gate(uint32_t bits, DType t) {
                             : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
 }
 
-// g and beta of all keys into the scratch; the window's into its records as well.
-__device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, const Gates& x,
-                                             int lane, Scratch& w) {
-#pragma unroll 1
-  for (int key = lane; key < unit.keys(); key += 32) {
-    const uint32_t raw_g = key < 32 ? x.g[0] : x.g[1], raw_beta = key < 32 ? x.beta[0] : x.beta[1];
-    const bool record = key < unit.records;
-    float g = widen_gate(raw_g, record ? DType::f32 : p.gate_dtype);
-    float beta = widen_gate(raw_beta, record ? DType::f32 : p.gate_dtype);
-    if (!record && p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
-    w.g[key] = g, w.beta[key] = beta;
+// g and beta of keys `lane` and `lane` + 32, as bits again; the window's into its records as well.
+__device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, Gates& x, int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int key = lane + 32 * i;
+    if (key >= unit.keys()) break;
+    if (key < unit.records) continue;
+    float g = widen_gate(x.g[i], p.gate_dtype), beta = widen_gate(x.beta[i], p.gate_dtype);
+    if (p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
+    x.g[i] = __float_as_uint(g), x.beta[i] = __float_as_uint(beta);
     if (key < unit.n || !p.append) continue;
     const int slot = slot_of(p, unit, key);
     p.record_g[ring_at(p.g_at, unit, head, slot)] = g;
     p.record_beta[ring_at(p.beta_at, unit, head, slot)] = beta;
   }
+}
+
+// Of any key.
+__device__ __forceinline__ float of_key(const uint32_t (&x)[2], int key) {
+  const uint32_t low = __shfl_sync(~0u, x[0], key & 31), high = __shfl_sync(~0u, x[1], key & 31);
+  return __uint_as_float(key < 32 ? low : high);
 }
 
 // The window's k as records.
@@ -135,9 +141,10 @@ __device__ __forceinline__ void dots(uint32_t rows, uint32_t columns, float (&d)
   for (int m = 0; m < 4; m++) d[m] += odd[m];
 }
 
-__device__ __forceinline__ double inclusive_sum(double x, int lane) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
+// Of the first `count` lanes.
+__device__ __forceinline__ double inclusive_sum(double x, int count, int lane) {
+#pragma unroll 1
+  for (int step = 1; step < count; step *= 2) {
     const double before = __shfl_up_sync(~0u, x, step);
     if (lane >= step) x += before;
   }
@@ -150,20 +157,26 @@ __device__ __forceinline__ float decay(double from, double to) {
   return y;
 }
 
-// Dot products of a matrix become what is asked for, tiles of 8 x 8 with lane (row, column) = (lane / 8 and + 4, lane %
-// 8): times left[i] r[j] e^(G_to(i) - G_j), and zero where j is not before `ends` + i. Of a triangle the tiles above
-// the diagonal stay unread.
-__device__ __forceinline__ void scale_rows(float* m, int pitch, int rows, int key_tiles, bool triangle,
-                                           const float* left, const double* G, int ends, int lane, const Scratch& w) {
+// Dot products with keys j and j+1, times factor r[j] e^(to - G_j).
+__device__ __forceinline__ float2 scaled(float2 x, float factor, double to, int j, const Scratch& w) {
+  const double2 from = *reinterpret_cast<const double2*>(&w.G[j]);
+  const float2 r = *reinterpret_cast<const float2*>(&w.r[j]);
+  return {factor * r.x * decay(from.x, to) * x.x, factor * r.y * decay(from.y, to) * x.y};
+}
+
+// A from plain dot products: times left[i] r[j] e^(G_i - G_j), and zero where j is not before i. The tiles above the
+// diagonal stay unread.
+__device__ __forceinline__ void scale_keys(int key_tiles, int lane, Scratch& w) {
+  const int g = lane / 4, t = lane % 4, pitch = Scratch::pitch(key_tiles);
 #pragma unroll 1
-  for (int b = 0; b < key_tiles; b++) {
-    const int j = 8 * b + lane % 8;
-    const double from = w.G[j];
-    const float r = w.r[j];
-#pragma unroll 2
-    for (int i = (triangle ? 8 * b : 0) + lane / 8; i < rows; i += 4) {
-      float& x = m[i * pitch + j];
-      x = j < ends + i ? left[i] * r * decay(from, G[i]) * x : 0;
+  for (int a = 0; a < key_tiles; a++) {
+    const int i = 8 * a + g;
+#pragma unroll 1
+    for (int b = 0; b <= a; b++) {
+      const int j = 8 * b + 2 * t;
+      float2& at = *reinterpret_cast<float2*>(w.A + i * pitch + j);
+      const float2 x = scaled(at, w.left[i], w.G[i], j, w);
+      at = {j < i ? x.x : 0, j + 1 < i ? x.y : 0};
     }
   }
 }
@@ -189,10 +202,12 @@ __device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int k
 }
 
 // Sums of the gates, and the coefficients of single tokens, once their norms are there.
-__device__ __forceinline__ void prepare_tokens(const Segment& s, int lane, Scratch& w, Coefficients& out) {
+__device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& gates, int lane, Scratch& w,
+                                               Coefficients& out) {
+  const float g = of_key(gates.g, s.first + lane), b = of_key(gates.beta, s.first + lane);
   // The least decay that is told from none at all; -inf would make differences of sums NaN.
-  const float gate = lane < s.keys ? w.g[s.first + lane] : 0, beta = lane < s.keys ? w.beta[s.first + lane] : 0;
-  const double G = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, lane);
+  const float gate = lane < s.keys ? g : 0, beta = lane < s.keys ? b : 0;
+  const double G = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, s.keys, lane);
   const double total = __shfl_sync(~0u, G, s.keys - 1);
   w.G[lane] = G;
   __syncwarp();
@@ -203,52 +218,62 @@ __device__ __forceinline__ void prepare_tokens(const Segment& s, int lane, Scrat
   if (lane == 0) out.total = decay(0, total);
 }
 
-// 8 rows of P, or of what makes corrections, as fragments a key tile, `stride` apart: `row` is the lane's, of W, or of
-// the diagonal.
-__device__ __forceinline__ void solve_rows(const Segment& s, int row, const float* W, const float* A, int pitch,
-                                           char* fragments, int stride, int lane, const Scratch& w) {
-  const int kt = s.key_tiles(), t = lane % 4;
-  const float own = W ? 0 : w.r[row] * decay(w.G[row], w.G[s.keys - 1]);
+// 8 rows of P from W, or of what makes corrections, as fragments a key tile, `stride` bytes apart, where W's dot
+// products wait: `row` is the lane's, a query, or the key of the diagonal.
+template <bool kQueries>
+__device__ __forceinline__ void solve_rows(const Segment& s, int row, char* fragments, int stride, int lane,
+                                           const Scratch& w) {
+  const int kt = s.key_tiles(), t = lane % 4, last = kQueries ? s.window + row : row;
+  const float factor = kQueries ? w.q[row] : w.r[row] * decay(w.G[row], w.G[s.keys - 1]);
   float x[2 * kKeyTiles];
 #pragma unroll
   for (int b = 0; b < kKeyTiles; b++) {
     const int j = 8 * b + 2 * t;
-    float2 pair{j == row ? own : 0, j + 1 == row ? own : 0};
-    if (W) pair = b < kt ? *reinterpret_cast<const float2*>(W + row * pitch + j) : float2{0, 0};
+    float2 pair{0, 0};
+    if (!kQueries) {
+      pair = {j == row ? factor : 0, j + 1 == row ? factor : 0};
+    } else if (b < kt) {
+      pair = scaled(reinterpret_cast<const float2*>(fragments + b * stride)[lane], factor, w.G[last], j, w);
+      pair = {j <= last ? pair.x : 0, j < last ? pair.y : 0};
+    }
     x[2 * b] = pair.x, x[2 * b + 1] = pair.y;
   }
-  solve<kKeyTiles - 1>(x, W ? s.window + row : row, s.keys, A, pitch, lane);
+  solve<kKeyTiles - 1>(x, last, s.keys, w.A, Scratch::pitch(kt), lane);
 #pragma unroll
   for (int b = 0; b < kKeyTiles; b++) {
     if (b < kt) store_fragment(fragments + b * stride, lane, x[2 * b], x[2 * b + 1]);
   }
 }
 
-// Dot products of the segment's keys and queries with its keys into the scratch's rows, as far as they are asked for,
-// and norms from those of tokens with themselves.
+// Dot products of the segment's keys with each other into A, as far as they are asked for, and of its queries with its
+// keys to where their lanes will look for them; norms from those of tokens with themselves.
 __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const char* keys,
-                                         const char* queries, int lane, Scratch& w) {
+                                         const char* queries, int lane, Scratch& w, char* block) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), pitch = Scratch::pitch(kt), g = lane / 4, t = lane % 4;
   const auto tile = [&](int b) { return b < kt ? rows_of(keys, s.keys, b) : rows_of(queries, s.queries, b - kt); };
-  // Of a product of the tile with itself in d[0], d[1]: that of the lane's row with itself.
+  // Of a product of the tile with itself: that of the lane's row with itself.
   const auto norm = [&](float even, float odd) {
     const float x = g % 2 ? odd : even;
     return p.l2 ? inverse_root(x + 1e-6f) : 1.0f;
   };
+  const auto put = [&](int row_tile, int column, float2 x) {
+    if (row_tile < kt) {
+      *reinterpret_cast<float2*>(w.A + (8 * row_tile + g) * pitch + 8 * column + 2 * t) = x;
+      if (row_tile == column && t == g / 2) w.r[8 * row_tile + g] = norm(x.x, x.y);
+    } else {
+      reinterpret_cast<float2*>(block + s.outputs(column, row_tile - kt))[lane] = x;
+    }
+  };
 #pragma unroll 1
   for (int b = 0; b < kt + qt; b += 2) {
-    const bool both = b + 1 < kt + qt;
-    const uint32_t rows = rows_place(tile(b), tile(both ? b + 1 : b), lane);
-    float* to = w.rows + (8 * b + g) * pitch + 2 * t;
+    const int next = min(b + 1, kt + qt - 1);
+    const uint32_t rows = rows_place(tile(b), tile(next), lane);
 #pragma unroll 1
-    for (int column = 0; column < min(b + 2, kt); column++, to += 8) {
+    for (int column = 0; column < min(b + 2, kt); column++) {
       float d[4];
       dots(rows, columns_place(tile(column), lane), d);
-      *reinterpret_cast<float2*>(to) = {d[0], d[1]};
-      if (both) *reinterpret_cast<float2*>(to + 8 * pitch) = {d[2], d[3]};
-      if (t != g / 2) continue;
-      if (column == b) w.r[8 * b + g] = norm(d[0], d[1]);
-      if (column == b + 1) w.r[8 * b + 8 + g] = norm(d[2], d[3]);
+      put(b, column, {d[0], d[1]});
+      if (next > b) put(next, column, {d[2], d[3]});
     }
   }
 #pragma unroll 1
@@ -260,39 +285,34 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
 }
 
 __device__ __forceinline__ void prepare_segment(const VerifyParams& p, const Segment& s, const char* keys,
-                                                const char* queries, int lane, Scratch& w, char* block) {
-  const int kt = s.key_tiles(), qt = s.query_tiles(), pitch = Scratch::pitch(kt), g = lane / 4;
-  float* const A = w.rows;
-  float* const W = A + kt * 8 * pitch;
-  multiply(p, s, keys, queries, lane, w);
+                                                const char* queries, const Gates& gates, int lane, Scratch& w,
+                                                char* block) {
+  multiply(p, s, keys, queries, lane, w, block);
   __syncwarp();
-  prepare_tokens(s, lane, w, *reinterpret_cast<Coefficients*>(block));
+  prepare_tokens(s, gates, lane, w, *reinterpret_cast<Coefficients*>(block));
   __syncwarp();
-  scale_rows(A, pitch, 8 * kt, kt, true, w.left, w.G, 0, lane, w);
-  scale_rows(W, pitch, s.queries, kt, false, w.q, w.G + s.window, s.window + 1, lane, w);
+  scale_keys(s.key_tiles(), lane, w);
   __syncwarp();
-  // Groups of 8 right-hand sides: the queries, then with an update each key for its own.
 #pragma unroll 1
-  for (int group = 0; group < qt + (s.update ? kt : 0); group++) {
-    const bool query = group < qt;
-    const int u = query ? group : group - qt;
-    char* to = block + (query ? s.outputs(0, u) : s.corrections(0, u));
-    solve_rows(s, 8 * u + g, query ? W : nullptr, A, pitch, to, (query ? qt : kt) * kFragment, lane, w);
-  }
+  for (int u = 0; u < s.query_tiles(); u++)
+    solve_rows<true>(s, 8 * u + lane / 4, block + s.outputs(0, u), s.query_tiles() * kFragment, lane, w);
+#pragma unroll 1
+  for (int u = 0; s.update && u < s.key_tiles(); u++)
+    solve_rows<false>(s, 8 * u + lane / 4, block + s.corrections(0, u), s.key_tiles() * kFragment, lane, w);
   __syncwarp();
 }
 
 }  // namespace prepare
 
-// Head `head` of a unit, by a warp, once the keys and queries are there.
-__device__ __forceinline__ void prepare_head(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
-                                             char* tokens, int lane, Scratch& w) {
-  char* const coefficients = tokens + unit.coefficients + head * unit.stride;
+// A head of a unit, by a warp, once the keys and queries are there and its gates are settled.
+__device__ __forceinline__ void prepare_head(const VerifyParams& p, const Unit& unit, const Segment* segments,
+                                             const char* tokens, const prepare::Gates& gates, int lane, Scratch& w,
+                                             char* coefficients) {
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++) {
     const Segment s = segments[i];
     const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
-    prepare::prepare_segment(p, s, keys, queries, lane, w, coefficients + s.block);
+    prepare::prepare_segment(p, s, keys, queries, gates, lane, w, coefficients + s.block);
   }
 }
 

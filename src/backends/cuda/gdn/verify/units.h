@@ -41,7 +41,8 @@ struct alignas(16) Segment {
   constexpr int bytes() const { return update ? corrections(key_tiles(), 0) : outputs(key_tiles(), 0); }
 };
 
-// The tokens block of a unit holds its keys, its queries, and a head's coefficients after the other's.
+// The room of a unit holds its keys, its queries, the coefficients of a batch of heads, one after the other, and the
+// scratches in which they are prepared.
 struct alignas(16) Unit {
   int32_t seat;  // counted over all layers; -1: zeros out, nothing else
   int32_t key_head;
@@ -54,10 +55,11 @@ struct alignas(16) Unit {
   int32_t coefficients;  // bytes from the tokens to the first head's; and of one head's
   int32_t stride;
   int32_t folds;  // fold_to - folded
+  int32_t batch;  // heads that are prepared at a time
 
   constexpr int keys() const { return n + T; }
   constexpr int queries() const { return keys() * kKeyPitch; }  // bytes from the tokens to the first query
-  constexpr int tokens_block() const { return segments > 0 ? (coefficients + heads * stride + 127) & -128 : 0; }
+  constexpr int scratches(int count) const { return (coefficients + count * stride + 15) & -16; }  // bytes up to them
 };
 
 // What a block's warps know of its work.
@@ -147,6 +149,8 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments, bool wr
     if (writer) segments[unit.segments] = s;
     unit.segments++, unit.stride += s.bytes();
   }
+  unit.batch = std::clamp((p.room - unit.coefficients) / std::max(unit.stride + p.scratch, 1), 1,
+                          std::min(unit.heads, kWarps));
 }
 
 // The ring slot of a key.
