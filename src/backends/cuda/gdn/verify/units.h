@@ -149,8 +149,9 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments, bool wr
     if (writer) segments[unit.segments] = s;
     unit.segments++, unit.stride += s.bytes();
   }
-  unit.batch = std::clamp((p.room - unit.coefficients) / std::max(unit.stride + p.scratch, 1), 1,
-                          std::min(unit.heads, kWarps));
+  const int together = unit.heads < kWarps ? unit.heads : kWarps, head = unit.stride + p.scratch;
+  const int fit = head > 0 ? (p.room - unit.coefficients) / head : 1;
+  unit.batch = fit < 1 ? 1 : fit < together ? fit : together;
 }
 
 // The ring slot of a key.
