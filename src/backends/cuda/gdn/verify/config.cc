@@ -39,7 +39,7 @@ int room_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t heads, int sc
   return aligned(room);
 }
 
-int scratch_bytes(int key_tiles) { return kScratchHead + 32 * key_tiles * (8 * key_tiles + 4); }
+int scratch_bytes(int key_tiles) { return kScratchHead + triangle(key_tiles) * kTileOfProducts; }
 
 // Why tensor cores cannot serve, or null.
 const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
@@ -85,7 +85,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
     plan.heads = static_cast<int>(heads), plan.blocks = d.B * d.Hk * ((group + heads - 1) / heads);
     plan.room = room_bytes(d, T, exact, heads, plan.scratch);
     plan.shared = kWarps * kTileBytes + kHeaderBytes + plan.room;
-    return std::min(kResident, device.shared_of_all / (plan.shared + device.shared_reserved));
+    return std::min(resident_blocks(plan.wide), device.shared_of_all / (plan.shared + device.shared_reserved));
   };
   const int single = resident(1);
   if (plan.shared > device.shared_bytes)

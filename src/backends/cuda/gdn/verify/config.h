@@ -56,11 +56,11 @@ constexpr int kQueryTiles = 2;    // 8 queries each
 constexpr int kFragment = 384;    // bytes of an [8, 8] fragment in three bf16 parts
 constexpr int kSegments = 9;      // of a row: 64 keys in grains of 8, and the rest
 constexpr int kMostRecords = 64;  // R
-constexpr int kScratchHead = 576;  // bytes of what a preparing warp has besides rows of products
+constexpr int kScratchHead = 384;  // bytes of what a preparing warp has besides tiles of products
 constexpr int kWarps = 4;         // of a block; each owns 32 rows of V
 constexpr int kThreads = 32 * kWarps;
-constexpr int kResident = 4;      // blocks of a multiprocessor that registers allow
+constexpr int resident_blocks(bool wide) { return wide ? 3 : 4; }  // of a multiprocessor, as registers allow
 constexpr int kTileBytes = 8192;  // of a state: what a warp has of it at a time
-constexpr int kHeaderBytes = 384;  // of what its warps know of its work, with room
+constexpr int kHeaderBytes = 512;  // of what its warps know of its work, with room
 
 }  // namespace deltaring::cuda

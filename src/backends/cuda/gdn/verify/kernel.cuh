@@ -42,22 +42,37 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
     copy_commit();
     if (i + 1 < count && lane == 0) prefetch(state(i + 1), kTileBytes);
   };
+  const auto gates_of = [&](int begin) {
+    const int head = unit.head + begin + warp;
+    prepare::Gates gates{};
+    if (begin + warp < unit.heads) {
+      gates = prepare::fetch_gates(p, unit, head, lane);
+      prepare::settle_gates(p, unit, head, gates, lane);
+    }
+    return gates;
+  };
   fetch(0);
+  prepare::Gates gates = gates_of(0);
+  copy_wait<1>();
+  __syncthreads();  // the tokens are there
+  int job = 0;
+#pragma unroll 1
+  for (int i = 0; i < unit.segments; i++) prepare::multiply(p, segments[i], unit, tokens, warp, lane, job);
+  if (p.append && warp == kWarps - 1 && unit.head % p.group == 0) prepare::append_keys(p, unit, tokens, lane);
 #pragma unroll 1
   for (int begin = 0; begin < unit.heads; begin += unit.batch) {
-    const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
-    prepare::Gates gates;
-    if (warp < heads) gates = prepare::fetch_gates(p, unit, own, lane);
-    if (begin == 0) copy_wait<1>();
-    __syncthreads();  // the tokens are there, and the heads before have been consumed
+    if (begin > 0) gates = gates_of(begin);
+    __syncthreads();  // the dot products are there, and the heads before have been consumed
+    const int heads = min(unit.batch, unit.heads - begin);
     if (warp < heads) {
       auto& scratch = *reinterpret_cast<Scratch*>(tokens + unit.scratches(heads) + warp * p.scratch);
-      prepare::settle_gates(p, unit, own, gates, lane);
-      prepare_head(p, unit, segments, tokens, gates, lane, scratch,
-                   tokens + unit.coefficients + warp * unit.stride);
+      char* const coefficients = tokens + unit.coefficients + warp * unit.stride;
+#pragma unroll 1
+      for (int i = 0; i < unit.segments; i++) {
+        const Segment s = segments[i];
+        prepare::prepare_segment(s, unit, tokens, gates, lane, scratch, coefficients + s.block);
+      }
     }
-    if (begin == 0 && p.append && warp == kWarps - 1 && unit.head % p.group == 0)
-      prepare::append_keys(p, unit, tokens, lane);
     __syncthreads();
 #pragma unroll 1
     for (int i = begin * kTiles<Quad>; i < (begin + heads) * kTiles<Quad>; i++) {
@@ -72,7 +87,7 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
 }
 
 template <class Quad, bool kWide>
-__global__ void __launch_bounds__(kThreads, kResident) verify_kernel(const __grid_constant__ VerifyParams p) {
+__global__ void __launch_bounds__(kThreads, resident_blocks(kWide)) verify_kernel(const __grid_constant__ VerifyParams p) {
   extern __shared__ __align__(1024) char tiles[];
   auto& header = *reinterpret_cast<Header*>(tiles + kWarps * kTileBytes);
   char* const tokens = tiles + kWarps * kTileBytes + kHeaderBytes;

@@ -98,7 +98,7 @@ void launch(const VerifyPlan& plan, const VerifyParams& params, DType state, Cud
 VerifyPlan plan_verify(const GdnVerifyArgs& a, bool prefill, const DeviceLimits& device) {
   VerifyDesc desc = desc_of(a.rows, a.state, a.grain);
   desc.T = a.rows.longest, desc.tokens = a.q.dtype, desc.prefill = prefill, desc.exact = a.bit_exact;
-  desc.aligned = desc.aligned && a.q.shape[0] <= std::numeric_limits<int32_t>::max() && aligned_rows(a.q) &&
+  desc.aligned = desc.aligned && a.q.shape[0] <= std::numeric_limits<int32_t>::max() / 2 && aligned_rows(a.q) &&
                  aligned_rows(a.k) && aligned_rows(a.v) && aligned_rows(a.out) && narrow(a.q, 0) && narrow(a.k, 0) &&
                  narrow(a.v, 0) && narrow(a.g, 0) && narrow(a.beta, 0) && narrow(a.out, 0);
   return plan_verify(desc, device);

@@ -17,15 +17,12 @@
 
 namespace deltaring::cuda {
 
-// A warp's own, in shared memory. The rows hold plain dot products first.
+// What a warp prepares a head in, in shared memory.
 struct alignas(16) Scratch {
   double
       G[8 * kKeyTiles];  // log2 of the decay up to a key. Differences of f32 sums would lose what a strong one leaves
-  float r[8 * kKeyTiles], left[8 * kKeyTiles];  // 1 / |k|, beta / |k|
-  float q[8 * kQueryTiles];                     // scale / |q|
-  float A[];                                    // [i, j], zeros on the diagonal and above
-
-  static __device__ constexpr int pitch(int key_tiles) { return 8 * key_tiles + 4; }
+  float left[8 * kKeyTiles];  // beta / |k|
+  float A[];                  // tiles [8, 8] of the lower triangle; zeros on the diagonal and above
 };
 
 // Where rows come from: keys in order of distance and behind them queries; values of a head. Selections, no branches.
@@ -158,25 +155,23 @@ __device__ __forceinline__ float decay(double from, double to) {
 }
 
 // Dot products with keys j and j+1, times factor r[j] e^(to - G_j).
-__device__ __forceinline__ float2 scaled(float2 x, float factor, double to, int j, const Scratch& w) {
+__device__ __forceinline__ float2 scaled(float2 x, float factor, double to, const float* r, int j, const Scratch& w) {
   const double2 from = *reinterpret_cast<const double2*>(&w.G[j]);
-  const float2 r = *reinterpret_cast<const float2*>(&w.r[j]);
-  return {factor * r.x * decay(from.x, to) * x.x, factor * r.y * decay(from.y, to) * x.y};
+  return {factor * r[j] * decay(from.x, to) * x.x, factor * r[j + 1] * decay(from.y, to) * x.y};
 }
 
-// A from plain dot products: times left[i] r[j] e^(G_i - G_j), and zero where j is not before i. The tiles above the
-// diagonal stay unread.
-__device__ __forceinline__ void scale_keys(int key_tiles, int lane, Scratch& w) {
-  const int g = lane / 4, t = lane % 4, pitch = Scratch::pitch(key_tiles);
+// A from dot products: times left[i] r[j] e^(G_i - G_j), and zero where j is not before i.
+__device__ __forceinline__ void scale_keys(const float2* products, const float* r, int key_tiles, int lane,
+                                           Scratch& w) {
+  const int g = lane / 4, t = lane % 4;
 #pragma unroll 1
   for (int a = 0; a < key_tiles; a++) {
     const int i = 8 * a + g;
 #pragma unroll 1
     for (int b = 0; b <= a; b++) {
-      const int j = 8 * b + 2 * t;
-      float2& at = *reinterpret_cast<float2*>(w.A + i * pitch + j);
-      const float2 x = scaled(at, w.left[i], w.G[i], j, w);
-      at = {j < i ? x.x : 0, j + 1 < i ? x.y : 0};
+      const int j = 8 * b + 2 * t, tile = Segment::of_keys(a, b);
+      const float2 x = scaled(products[tile * 32 + lane], w.left[i], w.G[i], r, j, w);
+      reinterpret_cast<float2*>(w.A)[tile * 32 + lane] = {j < i ? x.x : 0, j + 1 < i ? x.y : 0};
     }
   }
 }
@@ -184,47 +179,45 @@ __device__ __forceinline__ void scale_keys(int key_tiles, int lane, Scratch& w) 
 // x (I + A) = x for the columns of key tile b and before, the last of them first. Lane (g, t) holds row g of 8 at
 // columns 8m+2t, 8m+2t+1; `last` is the last column that may be other than 0 in its row.
 template <int b>
-__device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int keys, const float* A, int pitch,
-                                      int lane) {
+__device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int keys, const float* A, int lane) {
 #pragma unroll 1
   for (int i = min(8 * b + 7, keys - 1); i >= 8 * b; i--) {
-    const float* row = A + i * pitch + lane % 4 * 2;
+    const float2* row = reinterpret_cast<const float2*>(A) + Segment::of_keys(b, 0) * 32 + i % 8 * 4 + lane % 4;
     const float d = __shfl_sync(~0u, i % 2 ? x[2 * b + 1] : x[2 * b], (lane & ~3) | (i % 8 / 2));
     const bool reached = i <= last;
 #pragma unroll
     for (int m = 0; m <= b; m++) {
-      const float2 a = *reinterpret_cast<const float2*>(row + 8 * m);
+      const float2 a = row[32 * m];
       x[2 * m] = reached ? fmaf(-d, a.x, x[2 * m]) : x[2 * m];
       x[2 * m + 1] = reached ? fmaf(-d, a.y, x[2 * m + 1]) : x[2 * m + 1];
     }
   }
-  if constexpr (b > 0) solve<b - 1>(x, last, keys, A, pitch, lane);
+  if constexpr (b > 0) solve<b - 1>(x, last, keys, A, lane);
 }
 
-// Sums of the gates, and the coefficients of single tokens, once their norms are there.
-__device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& gates, int lane, Scratch& w,
-                                               Coefficients& out) {
+// Sums of the gates, and the coefficients of single tokens.
+__device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& gates, const float* r, const float* q,
+                                               int lane, Scratch& w, Coefficients& out) {
   const float g = of_key(gates.g, s.first + lane), b = of_key(gates.beta, s.first + lane);
   // The least decay that is told from none at all; -inf would make differences of sums NaN.
   const float gate = lane < s.keys ? g : 0, beta = lane < s.keys ? b : 0;
   const double G = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, s.keys, lane);
   const double total = __shfl_sync(~0u, G, s.keys - 1);
-  w.G[lane] = G;
+  const float left = lane < s.keys ? beta * r[lane] : 0;
+  w.G[lane] = G, w.left[lane] = left;
   __syncwarp();
-  const float left = beta * w.r[lane];
-  w.left[lane] = left;
   if (lane < s.keys) out.key[lane] = left * decay(0, G), out.beta[lane] = beta;
-  if (lane < s.queries) out.query[lane] = w.q[lane] * decay(0, w.G[s.window + lane]);
+  if (lane < s.queries) out.query[lane] = q[lane] * decay(0, w.G[s.window + lane]);
   if (lane == 0) out.total = decay(0, total);
 }
 
-// 8 rows of P from W, or of what makes corrections, as fragments a key tile, `stride` bytes apart, where W's dot
-// products wait: `row` is the lane's, a query, or the key of the diagonal.
+// 8 rows of P from W's dot products, or of what makes corrections, as fragments a key tile, `stride` bytes apart: `row`
+// is the lane's, a query, or the key of the diagonal.
 template <bool kQueries>
-__device__ __forceinline__ void solve_rows(const Segment& s, int row, char* fragments, int stride, int lane,
-                                           const Scratch& w) {
+__device__ __forceinline__ void solve_rows(const Segment& s, int row, const float2* products, const float* r,
+                                           const float* q, char* fragments, int stride, int lane, const Scratch& w) {
   const int kt = s.key_tiles(), t = lane % 4, last = kQueries ? s.window + row : row;
-  const float factor = kQueries ? w.q[row] : w.r[row] * decay(w.G[row], w.G[s.keys - 1]);
+  const float factor = kQueries ? q[row] : r[row] * decay(w.G[row], w.G[s.keys - 1]);
   float x[2 * kKeyTiles];
 #pragma unroll
   for (int b = 0; b < kKeyTiles; b++) {
@@ -233,23 +226,26 @@ __device__ __forceinline__ void solve_rows(const Segment& s, int row, char* frag
     if (!kQueries) {
       pair = {j == row ? factor : 0, j + 1 == row ? factor : 0};
     } else if (b < kt) {
-      pair = scaled(reinterpret_cast<const float2*>(fragments + b * stride)[lane], factor, w.G[last], j, w);
+      pair = scaled(products[b * 32 + lane], factor, w.G[last], r, j, w);
       pair = {j <= last ? pair.x : 0, j < last ? pair.y : 0};
     }
     x[2 * b] = pair.x, x[2 * b + 1] = pair.y;
   }
-  solve<kKeyTiles - 1>(x, last, s.keys, w.A, Scratch::pitch(kt), lane);
+  solve<kKeyTiles - 1>(x, last, s.keys, w.A, lane);
 #pragma unroll
   for (int b = 0; b < kKeyTiles; b++) {
     if (b < kt) store_fragment(fragments + b * stride, lane, x[2 * b], x[2 * b + 1]);
   }
 }
 
-// Dot products of the segment's keys with each other into A, as far as they are asked for, and of its queries with its
-// keys to where their lanes will look for them; norms from those of tokens with themselves.
-__device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const char* keys,
-                                         const char* queries, int lane, Scratch& w, char* block) {
-  const int kt = s.key_tiles(), qt = s.query_tiles(), pitch = Scratch::pitch(kt), g = lane / 4, t = lane % 4;
+// Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
+// norms from those of tokens with themselves. All warps of the block share the work: `job` counts it over segments.
+__device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const Unit& unit, char* tokens,
+                                         int warp, int lane, int& job) {
+  const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
+  const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
+  auto& norms = *reinterpret_cast<Norms*>(tokens + unit.norms());
+  float2* const products = reinterpret_cast<float2*>(tokens + s.products);
   const auto tile = [&](int b) { return b < kt ? rows_of(keys, s.keys, b) : rows_of(queries, s.queries, b - kt); };
   // Of a product of the tile with itself: that of the lane's row with itself.
   const auto norm = [&](float even, float odd) {
@@ -257,63 +253,54 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
     return p.l2 ? inverse_root(x + 1e-6f) : 1.0f;
   };
   const auto put = [&](int row_tile, int column, float2 x) {
-    if (row_tile < kt) {
-      *reinterpret_cast<float2*>(w.A + (8 * row_tile + g) * pitch + 8 * column + 2 * t) = x;
-      if (row_tile == column && t == g / 2) w.r[8 * row_tile + g] = norm(x.x, x.y);
-    } else {
-      reinterpret_cast<float2*>(block + s.outputs(column, row_tile - kt))[lane] = x;
+    if (row_tile >= kt) {
+      products[s.of_queries(row_tile - kt, column) * 32 + lane] = x;
+    } else if (column <= row_tile) {
+      products[Segment::of_keys(row_tile, column) * 32 + lane] = x;
+      if (row_tile == column && t == g / 2 && 8 * column + g < s.keys) norms.r[s.first + 8 * column + g] = norm(x.x, x.y);
     }
   };
 #pragma unroll 1
   for (int b = 0; b < kt + qt; b += 2) {
     const int next = min(b + 1, kt + qt - 1);
-    const uint32_t rows = rows_place(tile(b), tile(next), lane);
 #pragma unroll 1
     for (int column = 0; column < min(b + 2, kt); column++) {
+      if (job++ % kWarps != warp) continue;
       float d[4];
-      dots(rows, columns_place(tile(column), lane), d);
+      dots(rows_place(tile(b), tile(next), lane), columns_place(tile(column), lane), d);
       put(b, column, {d[0], d[1]});
       if (next > b) put(next, column, {d[2], d[3]});
     }
   }
 #pragma unroll 1
   for (int u = 0; u < qt; u++) {
+    if (job++ % kWarps != warp) continue;
     float d[4];
     dots(rows_place(tile(kt + u), tile(kt + u), lane), columns_place(tile(kt + u), lane), d);
-    if (t == g / 2) w.q[8 * u + g] = p.scale * norm(d[0], d[1]);
+    if (t == g / 2 && 8 * u + g < s.queries) norms.q[s.query + 8 * u + g] = p.scale * norm(d[0], d[1]);
   }
 }
 
-__device__ __forceinline__ void prepare_segment(const VerifyParams& p, const Segment& s, const char* keys,
-                                                const char* queries, const Gates& gates, int lane, Scratch& w,
-                                                char* block) {
-  multiply(p, s, keys, queries, lane, w, block);
-  __syncwarp();
-  prepare_tokens(s, gates, lane, w, *reinterpret_cast<Coefficients*>(block));
-  __syncwarp();
-  scale_keys(s.key_tiles(), lane, w);
+// A segment of a head, by a warp, once the dot products are there.
+__device__ __forceinline__ void prepare_segment(const Segment& s, const Unit& unit, const char* tokens,
+                                                const Gates& gates, int lane, Scratch& w, char* block) {
+  const auto& norms = *reinterpret_cast<const Norms*>(tokens + unit.norms());
+  const float *r = norms.r + s.first, *q = norms.q + s.query;
+  const float2* products = reinterpret_cast<const float2*>(tokens + s.products);
+  const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4;
+  prepare_tokens(s, gates, r, q, lane, w, *reinterpret_cast<Coefficients*>(block));
+  scale_keys(products, r, kt, lane, w);
   __syncwarp();
 #pragma unroll 1
-  for (int u = 0; u < s.query_tiles(); u++)
-    solve_rows<true>(s, 8 * u + lane / 4, block + s.outputs(0, u), s.query_tiles() * kFragment, lane, w);
+  for (int u = 0; u < qt; u++)
+    solve_rows<true>(s, 8 * u + g, products + s.of_queries(u, 0) * 32, r, q, block + s.outputs(0, u), qt * kFragment,
+                     lane, w);
 #pragma unroll 1
-  for (int u = 0; s.update && u < s.key_tiles(); u++)
-    solve_rows<false>(s, 8 * u + lane / 4, block + s.corrections(0, u), s.key_tiles() * kFragment, lane, w);
+  for (int u = 0; s.update && u < kt; u++)
+    solve_rows<false>(s, 8 * u + g, nullptr, r, q, block + s.corrections(0, u), kt * kFragment, lane, w);
   __syncwarp();
 }
 
 }  // namespace prepare
-
-// A head of a unit, by a warp, once the keys and queries are there and its gates are settled.
-__device__ __forceinline__ void prepare_head(const VerifyParams& p, const Unit& unit, const Segment* segments,
-                                             const char* tokens, const prepare::Gates& gates, int lane, Scratch& w,
-                                             char* coefficients) {
-#pragma unroll 1
-  for (int i = 0; i < unit.segments; i++) {
-    const Segment s = segments[i];
-    const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
-    prepare::prepare_segment(p, s, keys, queries, gates, lane, w, coefficients + s.block);
-  }
-}
 
 }  // namespace deltaring::cuda

@@ -14,7 +14,7 @@
 namespace deltaring::cuda {
 
 // Coefficients of a segment, behind which the fragments lie: queries x keys for the outputs; with an update keys x keys
-// for the corrections, and the keys transposed.
+// for the corrections.
 struct Coefficients {
   float key[8 * kKeyTiles];  // beta e^G / |k|
   float beta[8 * kKeyTiles];
@@ -23,12 +23,23 @@ struct Coefficients {
   float pad[3];
 };
 
+// Of a unit's tokens.
+struct Norms {
+  float r[kMostRecords];     // 1 / |k|
+  float q[8 * kQueryTiles];  // scale / |q|
+};
+
+constexpr int triangle(int tiles) { return tiles * (tiles + 1) / 2; }
+constexpr int kTileOfProducts = 8 * 8 * 4;  // bytes
+
 struct alignas(16) Segment {
   int first, keys;     // its first key, and how many
   int query, queries;  // its first window token, and how many
   int update, store;   // is the state folded behind it, and stored?
   int window;          // its first window key, counted within it
   int block;           // bytes from a head's coefficients to the segment's
+  int products;        // bytes from the unit's tokens to the dot products of its keys and queries with its keys
+  int pad[3];
 
   constexpr int key_tiles() const { return (keys + 7) / 8; }
   constexpr int query_tiles() const { return (queries + 7) / 8; }
@@ -39,10 +50,14 @@ struct alignas(16) Segment {
   }
   constexpr int corrections(int b, int u) const { return outputs(key_tiles(), 0) + (b * key_tiles() + u) * kFragment; }
   constexpr int bytes() const { return update ? corrections(key_tiles(), 0) : outputs(key_tiles(), 0); }
+  // Which tile of products: of keys 8a and on with keys 8b and on (b <= a), of queries 8u and on with those.
+  static constexpr int of_keys(int a, int b) { return triangle(a) + b; }
+  constexpr int of_queries(int u, int b) const { return triangle(key_tiles()) + u * key_tiles() + b; }
+  constexpr int products_bytes() const { return of_queries(query_tiles(), 0) * kTileOfProducts; }
 };
 
-// The room of a unit holds its keys, its queries, the coefficients of a batch of heads, one after the other, and the
-// scratches in which they are prepared.
+// The room of a unit holds its keys, its queries, norms and dot products; then the coefficients of a batch of heads,
+// one after the other, and the scratches in which they are prepared.
 struct alignas(16) Unit {
   int32_t seat;  // counted over all layers; -1: zeros out, nothing else
   int32_t key_head;
@@ -58,8 +73,9 @@ struct alignas(16) Unit {
   int32_t batch;  // heads that are prepared at a time
 
   constexpr int keys() const { return n + T; }
-  constexpr int queries() const { return keys() * kKeyPitch; }  // bytes from the tokens to the first query
-  constexpr int scratches(int count) const { return (coefficients + count * stride + 15) & -16; }  // bytes up to them
+  constexpr int queries() const { return keys() * kKeyPitch; }    // bytes from the tokens to the first query
+  constexpr int norms() const { return (keys() + T) * kKeyPitch; }  // and to the norms
+  constexpr int scratches(int count) const { return coefficients + count * stride; }
 };
 
 // What a block's warps know of its work.
@@ -83,71 +99,66 @@ constexpr RawRow read_row(const VerifyParams& p, int index) {
   return row;
 }
 
-// A row whose numbers are impossible, as check_verify, check_prefill and check(GdnFoldArgs) have it, loses its seat.
-constexpr bool possible(const VerifyParams& p, const RawRow& row) {
-  if (row.seat < 0 || row.seat >= p.seats || row.folded < 0 || row.first > kLastPosition) return false;
-  if (row.folded > row.first) return false;
-  const int64_t length = row.end - row.start, end = row.first + length;
-  const bool together = end - row.folded <= p.R;  // records and tokens fit the ring side by side
-  return row.folded <= row.fold_to && row.fold_to <= (p.prefill ? end : row.first) &&
-         ((row.folded | row.fold_to) & ((1 << p.log2_F) - 1)) == 0 && length <= p.longest &&
-         row.first - row.folded <= p.R && end - row.fold_to <= p.R &&
-         (together || (p.prefill && row.fold_to >= row.first));
+// A row with positions counted from its checkpoint. One whose numbers are impossible, as check_verify, check_prefill and
+// check(GdnFoldArgs) have it, has no seat, and one whose tokens are nowhere has none.
+struct RelativeRow {
+  int32_t seat = -1, start = 0, length = 0;
+  int32_t n = 0, fold = 0;  // records, fold_to
+  int32_t slot = 0;         // of the first record
+};
+constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
+  if (row.start < 0 || row.start > row.end || row.end > p.tokens) return {};
+  RelativeRow x{.start = row.start, .length = row.end - row.start};
+  const bool seated = (row.seat >= 0) & (row.seat < p.seats) & (x.length <= p.longest);
+  if (!seated | (row.folded < 0) | (row.folded > row.first) | (row.first > kLastPosition) | (row.fold_to < row.folded))
+    return x;
+  const int64_t n = row.first - row.folded, fold = row.fold_to - row.folded, end = n + x.length;
+  const bool together = end <= p.R;  // records and tokens fit the ring side by side
+  if ((n > p.R) | (fold > (p.prefill ? end : n)) | (((row.folded | row.fold_to) & ((1 << p.log2_F) - 1)) != 0) |
+      (end - fold > p.R) | !(together | (p.prefill & (fold >= n))))
+    return x;
+  x.seat = row.layer_at + row.seat, x.n = static_cast<int32_t>(n), x.fold = static_cast<int32_t>(fold);
+  x.slot = static_cast<int32_t>(row.folded) & (p.R - 1);
+  return x;
 }
 
 // A part of a row. It starts by folding the whole grains before it, up to fold_to, so that its keys are few; a prefill
 // starts with a part of no tokens, -1, and ends with another.
-constexpr RawRow part_of(const VerifyParams& p, const RawRow& row, int part) {
-  if (row.start < 0 || row.start > row.end || row.end > p.tokens) return {.seat = -1};
-  const int64_t length = row.end - row.start, from = int64_t{part} * p.part_tokens;
-  const int64_t begin = std::max(int64_t{0}, std::min(from, length)),
-                until = std::max(int64_t{0}, std::min(from + p.part_tokens, length));
-  if (!possible(p, row)) {
-    // The last part clears what a row has beyond the longest.
-    return {.start = row.start + static_cast<int32_t>(begin),
-            .end = part + 1 == p.parts ? row.end : row.start + static_cast<int32_t>(until),
-            .seat = -1};
-  }
-  const auto checkpoint_at = [&](int64_t token) {
-    const int64_t grid = (row.first + std::min(token, length)) & -(int64_t{1} << p.log2_F);
-    return std::max(row.folded, std::min(row.fold_to, grid));
-  };
-  return {.start = row.start + static_cast<int32_t>(begin),
-          .end = row.start + static_cast<int32_t>(until),
-          .seat = row.seat,
-          .first = row.first + begin,
-          .folded = part == p.first_part ? row.folded : checkpoint_at(std::max(from - p.part_tokens, int64_t{0})),
-          .fold_to = checkpoint_at(std::max(from, int64_t{0}))};
-}
-
 constexpr Unit unit_of(const VerifyParams& p, const RawRow& raw, int part, int key_head, int head, int heads) {
-  const RawRow row = part_of(p, raw, part);
-  return {.seat = row.seat < 0 ? row.seat : raw.layer_at + row.seat,
-          .key_head = key_head,
-          .head = head,
-          .heads = heads,
-          .token = row.start,
-          .T = row.end - row.start,
-          .n = static_cast<int32_t>(row.first - row.folded),
-          .records = static_cast<int32_t>(std::max<int64_t>(raw.first - row.folded, 0)),
-          .slot = static_cast<int32_t>(row.folded) & (p.R - 1),
-          .folds = static_cast<int32_t>(row.fold_to - row.folded)};
+  const RelativeRow row = relative(p, raw);
+  const int from = part * p.part_tokens, begin = std::max(0, std::min(from, row.length)),
+            until = std::max(0, std::min(from + p.part_tokens, row.length));
+  Unit unit{.seat = row.seat, .key_head = key_head, .head = head, .heads = heads, .token = row.start + begin};
+  unit.T = until - begin;
+  if (row.seat < 0) {
+    // The last part clears what a row has beyond the longest.
+    if (part + 1 == p.parts) unit.T = row.length - begin;
+    return unit;
+  }
+  const auto checkpoint_at = [&](int token) {
+    const int grid = (row.n + std::min(std::max(token, 0), row.length)) & -(1 << p.log2_F);
+    return std::min(row.fold, grid);
+  };
+  const int folded = part == p.first_part ? 0 : checkpoint_at(from - p.part_tokens);
+  unit.n = row.n + begin - folded, unit.records = std::max(row.n - folded, 0);
+  unit.slot = (row.slot + folded) & (p.R - 1), unit.folds = checkpoint_at(from) - folded;
+  return unit;
 }
 
 // Cuts the unit into segments, which one thread writes down.
 constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments, bool writer) {
   if (unit.seat < 0) return;
   const int F = 1 << p.log2_F, due = unit.n & -F, all = unit.keys();
-  unit.coefficients = (all + unit.T) * kKeyPitch;
+  unit.coefficients = unit.norms() + static_cast<int>(sizeof(Norms));
   for (int first = 0, end; first < (unit.T > 0 ? all : unit.folds); first = end) {
     const bool record = first < due;
     end = record || p.exact ? std::min((first & -F) + F, all) : all;
     const int window = std::max(first, unit.n);
     Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = std::max(end - window, 0)};
     s.update = record || end < all, s.store = record && end == unit.folds;
-    s.window = window - first, s.block = unit.stride;
+    s.window = window - first, s.block = unit.stride, s.products = unit.coefficients;
     if (writer) segments[unit.segments] = s;
-    unit.segments++, unit.stride += s.bytes();
+    unit.segments++, unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
   }
   const int together = unit.heads < kWarps ? unit.heads : kWarps, head = unit.stride + p.scratch;
   const int fit = head > 0 ? (p.room - unit.coefficients) / head : 1;
