@@ -26,17 +26,22 @@ int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t he
   return unit.segments == 0 ? 0 : unit.scratches(static_cast<int>(heads)) + static_cast<int>(heads) * scratch;
 }
 
-// What a block needs besides states, if it takes so many heads: room for one head of the largest part of T tokens, and
-// for all of them together where nothing is due.
-int room_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t heads, int scratch) {
+// What a block needs besides states: room for one head of the largest part of T tokens, and for so many together where
+// nothing is due.
+struct Needs {
+  int least, together;
+};
+Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads, int scratch) {
   // A verify fits the ring; a prefill's part is folded by the next one, so F-1 and two parts are left at most.
   const int64_t keys = d.prefill ? std::max(d.R, d.F - 1 + 2 * T) : d.R;
-  int room = 0;
+  Needs needs{};
   for (int64_t n = 0; n <= keys; n++) {
-    const int64_t tokens = std::min(T, keys - n), together = n < d.F ? std::min<int64_t>(heads, kWarps) : 1;
-    room = std::max({room, unit_bytes(d, tokens, exact, n, together, scratch), unit_bytes(d, 0, exact, n, 1, scratch)});
+    const int64_t tokens = std::min(T, keys - n);
+    needs.least = std::max(
+        {needs.least, unit_bytes(d, tokens, exact, n, 1, scratch), unit_bytes(d, 0, exact, n, 1, scratch)});
+    if (n < d.F) needs.together = std::max(needs.together, unit_bytes(d, tokens, exact, n, heads, scratch));
   }
-  return aligned(room);
+  return {aligned(needs.least), aligned(std::max(needs.least, needs.together))};
 }
 
 int scratch_bytes(int key_tiles) { return kScratchHead + triangle(key_tiles) * kTileOfProducts; }
@@ -78,23 +83,28 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
                   .part = static_cast<int>(T),
                   .first_part = -d.prefill,
                   .parts = static_cast<int>(parts) + d.prefill,
-                  .wide = queries > 8 || keys > 16,
+                  .wide = queries > 8 || keys > 24,
                   .scratch = scratch_bytes(tiles(std::max(keys, d.F)))};
-  // Blocks that a multiprocessor holds, if each takes so many heads.
-  const auto resident = [&](int64_t heads) {
+  // Plans blocks of so many heads. Several of them share a multiprocessor: as many as registers allow and the room of
+  // one head; heads that do not fit together where much is due are prepared in turns.
+  const auto take = [&](int64_t heads) {
     plan.heads = static_cast<int>(heads), plan.blocks = d.B * d.Hk * ((group + heads - 1) / heads);
-    plan.room = room_bytes(d, T, exact, heads, plan.scratch);
-    plan.shared = kWarps * kTileBytes + kHeaderBytes + plan.room;
-    return std::min(resident_blocks(plan.wide), device.shared_of_all / (plan.shared + device.shared_reserved));
+    const Needs needs = needs_of(d, T, exact, heads, plan.scratch);
+    const int fixed = kWarps * kTileBytes + kHeaderBytes;
+    int resident = resident_blocks(plan.wide), room = 0;
+    for (; resident > 0; resident--) {
+      const int each = std::min(device.shared_of_all / resident - device.shared_reserved, device.shared_bytes);
+      room = (each - fixed) / 128 * 128;
+      if (room >= needs.least) break;
+    }
+    plan.room = std::min(room, needs.together), plan.shared = fixed + plan.room;
+    return resident;
   };
-  const int single = resident(1);
-  if (plan.shared > device.shared_bytes)
-    return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
+  const int resident = take(1);
+  if (resident == 0) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
   plan.reason = "each head has a block: all of them run at once";
-  if (group == 1 || plan.blocks <= int64_t{single} * device.multiprocessors) return plan;
-  for (int64_t heads = std::min<int64_t>(group, kWarps); heads > 0; heads--) {
-    if (resident(heads) >= std::min(single, 2) && plan.shared <= device.shared_bytes) break;
-  }
+  if (group == 1 || plan.blocks <= int64_t{resident} * device.multiprocessors) return plan;
+  take(std::min<int64_t>(group, kWarps));
   plan.reason = "blocks follow each other: the heads of a key head share their tokens";
   return plan;
 }

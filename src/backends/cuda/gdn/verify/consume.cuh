@@ -298,7 +298,7 @@ using TileValues = consume::Values<kStripes<Quad>, 2>;
 // Rows V and on of value head `head`, whose state comes to be in the warp's tile. tokens holds keys and queries,
 // `coefficients` what was prepared, v what was fetched for the first segment. next() is called when tile and v may be
 // filled anew.
-// kWide: segments of more than 8 window tokens or more than 16 keys may come.
+// kWide: segments of more than 8 window tokens or more than 24 keys may come.
 template <class Quad, bool kWide, class Next>
 __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
                                              int V, const char* tokens, const char* coefficients, uint32_t tile,
@@ -323,7 +323,7 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
       });
     };
     // A stripe at a time: the columns need the registers. Segments so long are not folded.
-    [[maybe_unused]] const auto go_wide = [&](auto kt, auto qt) {
+    const auto go_wide = [&](auto kt, auto qt) {
 #pragma unroll 1
       for (int m = 0; m < M; m++) {
         consume::Place here = at;
@@ -352,14 +352,14 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
       case 9:
         go(integral_constant<int, 2>(), integral_constant<int, 1>());
         break;
+      case 13:
+        go_wide(integral_constant<int, 3>(), integral_constant<int, 1>());
+        break;
     }
     if constexpr (kWide) {
       switch (shape) {
         case 10:
           go(integral_constant<int, 2>(), integral_constant<int, 2>());
-          break;
-        case 13:
-          go_wide(integral_constant<int, 3>(), integral_constant<int, 1>());
           break;
         case 14:
           go_wide(integral_constant<int, 3>(), integral_constant<int, 2>());
