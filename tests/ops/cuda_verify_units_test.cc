@@ -29,7 +29,7 @@ struct Play {
   }
   void parts(const auto& visit) {
     for (int part = params.first_part; part < params.parts; part++)
-      visit(unit_of(params, read_row(params, 0), part, 0, 0, 1));
+      visit(unit_of(params, relative(params, read_row(params, 0)), part, 0, 0, 1));
   }
 };
 
@@ -97,7 +97,7 @@ void expect_unit(Play& play, Unit unit) {
     }
   }
   Segment segments[kSegments];
-  cut(play.params, unit, segments, true);
+  cut(play.params, unit, segments);
   ASSERT_LE(unit.segments, kSegments);
   expect_segments(play, unit, segments);
   EXPECT_LE(room_of(play.plan, unit), play.plan.room);
@@ -156,7 +156,7 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
                   for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
                     Unit unit{.heads = plan.heads, .T = t, .n = n, .folds = folds};
                     Segment segments[kSegments];
-                    cut(p, unit, segments, true);
+                    cut(p, unit, segments);
                     ASSERT_LE(room_of(plan, unit), plan.room) << to_string(plan) << " n=" << n << " t=" << t;
                     for (int i = 0; i < unit.segments && !plan.wide; i++) {
                       ASSERT_LE(segments[i].key_tiles(), 3) << to_string(plan);
@@ -223,7 +223,7 @@ TEST(VerifyUnits, LayersShareTheRows) {
   for (const auto& [seat, first] : {std::pair{4, 4}, std::pair{0, 0}, std::pair{5, -1}, std::pair{-1, -1}}) {
     play.seat = seat;
     for (int layer = 0; layer < 3; layer++) {
-      const Unit unit = unit_of(play.params, read_row(play.params, layer), 0, 0, 0, 1);
+      const Unit unit = unit_of(play.params, relative(play.params, read_row(play.params, layer)), 0, 0, 0, 1);
       EXPECT_EQ(unit.seat, first < 0 ? -1 : 5 * layer + first) << seat;
     }
   }

@@ -22,7 +22,7 @@ int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t he
   Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
   if (T == 0) unit.folds = unit.n & -(1 << params.log2_F);
   Segment segments[kSegments];
-  cut(params, unit, segments, true);
+  cut(params, unit, segments);
   return unit.segments == 0 ? 0 : unit.scratches(static_cast<int>(heads)) + static_cast<int>(heads) * scratch;
 }
 

@@ -308,7 +308,7 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
   at.V = V + 2 * at.g, at.state = Quad::place(tile, lane);
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++) {
-    const Segment s = segments[i];
+    const Segment& s = segments[i];
     at.keys = {tokens + s.first * kKeyPitch, s.keys};
     at.queries = {tokens + unit.queries() + s.query * kKeyPitch, s.queries};
     at.block = coefficients + s.block;

@@ -40,7 +40,6 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
       v.fetch(p, unit, unit.head + head_of(i), segments[0], row_of(i) + lane / 4 * 2, lane % 4);
     }
     copy_commit();
-    if (i + 1 < count && lane == 0) prefetch(state(i + 1), kTileBytes);
   };
   const auto gates_of = [&](int begin) {
     const int head = unit.head + begin + warp;
@@ -69,7 +68,7 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
       char* const coefficients = tokens + unit.coefficients + warp * unit.stride;
 #pragma unroll 1
       for (int i = 0; i < unit.segments; i++) {
-        const Segment s = segments[i];
+        const Segment& s = segments[i];
         prepare::prepare_segment(s, unit, tokens, gates, lane, scratch, coefficients + s.block);
       }
     }
@@ -95,17 +94,16 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(kWide)) verify_kerne
   launch_dependents();
   const int shares = (p.group + p.heads - 1) / p.heads, index = blockIdx.x / shares, Hk = p.Hv / p.group;
   const int key_head = index % Hk, first = blockIdx.x % shares * p.heads;
-  RawRow row;
-  if (threadIdx.x < 32) row = read_row(p, index / Hk);
+  if (threadIdx.x == 0) header.row = relative(p, read_row(p, index / Hk));
 #pragma unroll 1
   for (int part = p.first_part; part < p.parts; part++) {
-    if (threadIdx.x < 32) {
-      Unit unit = unit_of(p, row, part, key_head, key_head * p.group + first, min(p.heads, p.group - first));
-      cut(p, unit, header.segments, threadIdx.x == 0);
-      if (threadIdx.x == 0) header.unit = unit;
+    if (threadIdx.x == 0) {
+      Unit unit = unit_of(p, header.row, part, key_head, key_head * p.group + first, min(p.heads, p.group - first));
+      cut(p, unit, header.segments);
+      header.unit = unit;
     }
     __syncthreads();
-    const Unit unit = header.unit;
+    const Unit& unit = header.unit;
     if (unit.seat < 0) {
       clear_outputs(p, unit);
     } else if (unit.T > 0 || unit.folds > 0) {

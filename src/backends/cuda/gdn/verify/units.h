@@ -32,14 +32,13 @@ struct Norms {
 constexpr int triangle(int tiles) { return tiles * (tiles + 1) / 2; }
 constexpr int kTileOfProducts = 8 * 8 * 4;  // bytes
 
-struct alignas(16) Segment {
+struct Segment {
   int first, keys;     // its first key, and how many
   int query, queries;  // its first window token, and how many
   int update, store;   // is the state folded behind it, and stored?
   int window;          // its first window key, counted within it
   int block;           // bytes from a head's coefficients to the segment's
   int products;        // bytes from the unit's tokens to the dot products of its keys and queries with its keys
-  int pad[3];
 
   constexpr int key_tiles() const { return (keys + 7) / 8; }
   constexpr int query_tiles() const { return (queries + 7) / 8; }
@@ -58,7 +57,7 @@ struct alignas(16) Segment {
 
 // The room of a unit holds its keys, its queries, norms and dot products; then the coefficients of a batch of heads,
 // one after the other, and the scratches in which they are prepared.
-struct alignas(16) Unit {
+struct Unit {
   int32_t seat;  // counted over all layers; -1: zeros out, nothing else
   int32_t key_head;
   int32_t head, heads;   // its value heads
@@ -76,12 +75,6 @@ struct alignas(16) Unit {
   constexpr int queries() const { return keys() * kKeyPitch; }    // bytes from the tokens to the first query
   constexpr int norms() const { return (keys() + T) * kKeyPitch; }  // and to the norms
   constexpr int scratches(int count) const { return coefficients + count * stride; }
-};
-
-// What a block's warps know of its work.
-struct Header {
-  Unit unit;
-  Segment segments[kSegments];
 };
 
 // What the row arrays say of a row, before anything is made of it.
@@ -122,10 +115,16 @@ constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
   return x;
 }
 
+// What a block's warps know of its work.
+struct Header {
+  Unit unit;
+  RelativeRow row;
+  Segment segments[kSegments];
+};
+
 // A part of a row. It starts by folding the whole grains before it, up to fold_to, so that its keys are few; a prefill
 // starts with a part of no tokens, -1, and ends with another.
-constexpr Unit unit_of(const VerifyParams& p, const RawRow& raw, int part, int key_head, int head, int heads) {
-  const RelativeRow row = relative(p, raw);
+constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, int key_head, int head, int heads) {
   const int from = part * p.part_tokens, begin = std::max(0, std::min(from, row.length)),
             until = std::max(0, std::min(from + p.part_tokens, row.length));
   Unit unit{.seat = row.seat, .key_head = key_head, .head = head, .heads = heads, .token = row.start + begin};
@@ -145,8 +144,8 @@ constexpr Unit unit_of(const VerifyParams& p, const RawRow& raw, int part, int k
   return unit;
 }
 
-// Cuts the unit into segments, which one thread writes down.
-constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments, bool writer) {
+// Cuts the unit into segments.
+constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
   if (unit.seat < 0) return;
   const int F = 1 << p.log2_F, due = unit.n & -F, all = unit.keys();
   unit.coefficients = unit.norms() + static_cast<int>(sizeof(Norms));
@@ -157,8 +156,8 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments, bool wr
     Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = std::max(end - window, 0)};
     s.update = record || end < all, s.store = record && end == unit.folds;
     s.window = window - first, s.block = unit.stride, s.products = unit.coefficients;
-    if (writer) segments[unit.segments] = s;
-    unit.segments++, unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
+    segments[unit.segments++] = s;
+    unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
   }
   const int together = unit.heads < kWarps ? unit.heads : kWarps, head = unit.stride + p.scratch;
   const int fit = head > 0 ? (p.room - unit.coefficients) / head : 1;
