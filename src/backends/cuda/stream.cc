@@ -54,7 +54,9 @@ void launch(const char* op, const void* kernel, const LaunchShape& shape, cudaSt
   config.gridDim = shape.blocks, config.blockDim = static_cast<unsigned>(shape.threads);
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared), config.stream = stream;
   config.attrs = &early, config.numAttrs = shape.early;
-  check_cuda(cudaLaunchKernelExC(&config, kernel, arguments), op);
+  const cudaError_t status = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (status != cudaSuccess) cudaGetLastError();  // told here, and to no later launch
+  check_cuda(status, op);
 }
 
 CudaStream::CudaStream() : owned_(true), limits_(limits_here()) {
