@@ -6,6 +6,7 @@
 #define DELTARING_CPU_DOTS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backends/cpu/gdn_run.h"
@@ -24,6 +25,13 @@ constexpr int64_t kTileX = 3;
 #endif
 
 HWY_INLINE int64_t LaneCount() { return static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>())); }
+
+// out = factor x; in place too.
+HWY_INLINE void Scale(float factor, int64_t count, const float* x, float* out) {
+  const hn::ScalableTag<float> d;
+  const auto f = hn::Set(d, factor);
+  for (int64_t c = 0; c < count; c += LaneCount()) hn::Store(hn::Mul(hn::Load(d, x + c), f), d, out + c);
+}
 
 #if HWY_TARGET != HWY_SCALAR
 // The sum of the 128-bit blocks of v.
@@ -83,25 +91,50 @@ HWY_INLINE void DotTile(const StateRows& S, int64_t r0, const float* HWY_RESTRIC
   for (int i = 0; i < kX; i++) SumRows(d, sum[i][0], sum[i][1], sum[i][2], sum[i][3], dots + i * kRowBlock);
 }
 
-// Brings the next rows of the stored state closer, a few cache lines at a time between the arithmetic.
-class RowsAhead {
+// Brings memory closer, a few cache lines at a time between the arithmetic.
+class Ahead {
  public:
-  RowsAhead(const void* begin, int64_t bytes, int64_t calls)
-      : at_(static_cast<const char*>(begin)),
-        left_(bytes),
-        step_(((bytes + calls - 1) / calls + kLine - 1) / kLine * kLine) {}
+  // All pieces within `calls` > 0 calls.
+  Ahead(std::span<const GdnAhead> pieces, int64_t calls) : pieces_(pieces) {
+    int64_t lines = 0;
+    for (const GdnAhead& piece : pieces) lines += piece.count * ((piece.bytes + kLine - 1) / kLine);
+    step_ = (lines + calls - 1) / calls;
+  }
   HWY_INLINE void some() {
-    for (int64_t i = 0; i < step_ && left_ > 0; i += kLine, at_ += kLine, left_ -= kLine) hwy::Prefetch(at_);
+    for (int64_t wanted = step_; wanted > 0 && (lines_ > 0 || next());) {
+      const int64_t now = std::min(wanted, lines_);
+      for (int64_t i = 0; i < now; i++) hwy::Prefetch(at_ + i * kLine);
+      at_ += now * kLine, lines_ -= now, wanted -= now;
+    }
   }
 
  private:
   static constexpr int64_t kLine = 64;
-  const char* at_;
-  int64_t left_, step_;
+
+  // Whether there is another row: then it is the one at_ stands in.
+  bool next() {
+    if (pieces_.empty()) return false;
+    const GdnAhead& piece = pieces_.front();
+    at_ = static_cast<const char*>(piece.at) + row_ * piece.stride;
+    lines_ = (piece.bytes + kLine - 1) / kLine;
+    if (++row_ == piece.count) row_ = 0, pieces_ = pieces_.subspan(1);
+    return true;
+  }
+
+  std::span<const GdnAhead> pieces_;  // those with rows that are still to come
+  int64_t row_ = 0, step_;
+  const char* at_ = nullptr;
+  int64_t lines_ = 0;  // left of the row
 };
 
+// Tiles that `count` of x make with kTileRows rows.
+constexpr int64_t DotTiles(int64_t count) {
+  const int64_t rest = count % kTileX;
+  return count / kTileX + rest / 3 + (rest % 3 != 0);
+}
+
 // dots[i][r] = S[r] . x[i] for `rows` <= kRowBlock rows, a multiple of kTileRows, and `count` of x.
-HWY_INLINE void Dots(const StateRows& S, int64_t rows, const float* x, int64_t count, int64_t stride, RowsAhead& ahead,
+HWY_INLINE void Dots(const StateRows& S, int64_t rows, const float* x, int64_t count, int64_t stride, Ahead& ahead,
                      float* dots) {
   for (int64_t r = 0; r < rows; r += kTileRows) {
     const auto tile = [&]<int kX>(int64_t i) HWY_ATTR {

@@ -2,7 +2,7 @@
 // prepared of them and when it is executed is decided here.
 #pragma once
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "backends/cpu/gdn_run.h"
 #include "hwy/aligned_allocator.h"
@@ -36,13 +36,13 @@ class GdnHead {
   void add(const GdnToken& token) { segments_[segment_count_ - 1].tokens[added_++] = token; }
   // The state is needed behind the open segment: for tokens that follow, or to be stored.
   void leave(bool round, const View<2>& store);
-  // Executes what is left. Afterwards the head is at its end.
-  void finish() { run(false); }
+  // Executes what is left, and brings closer what the thread will need next. Afterwards the head is at its end.
+  void finish(std::span<const GdnAhead> ahead) { run(false, ahead); }
 
  private:
   static constexpr int64_t kTokens = 32;  // prepared at a time: with four rows of S they fit the first-level cache
 
-  void run(bool keep);
+  void run(bool keep, std::span<const GdnAhead> ahead);
 
   const View<2> from_;
   GdnPlan plan_;

@@ -10,14 +10,15 @@
 // and written once a segment if tokens follow or it has to be stored.
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "ops/gdn.h"
 
 namespace deltaring::cpu {
 
-constexpr int64_t kSegment = 16;   // the longest grain
-constexpr int64_t kRowBlock = 16;  // rows of S that go through a run of segments together: 8 KiB of first-level cache
-constexpr int64_t kTileRows = 4;   // of them meet a vector at a time
+constexpr int64_t kSegment = 16;              // the longest grain
+constexpr int64_t kRowBlock = 32;             // rows of S that go through a run of segments together
+constexpr int64_t kTileRows = 4;              // of them meet a vector at a time
 constexpr int64_t kTemporary = kSegment + 2;  // vectors that preparing a segment needs
 
 // One token as the op was given it.
@@ -42,24 +43,35 @@ struct GdnSegment {
   int64_t count = 0;    // m tokens
   int64_t records = 0;  // the first of them have no output
   GdnToken tokens[kSegment];
-  float* x;            // [2 m - records, stride] e_{..i} k_i of all tokens, then e_{..i} q_i of those with output
-  float* w;            // [m, stride] e_{j..} k_j; only when the state moves on
-  float* e;            // [stride] e_{..}
-  float *A, *P;        // [m, m]
-  float* v;            // [m, padded V]
-  bool moves = false;  // the state is needed behind the segment,
-  bool round = false;  // rounded to the dtype of `from`,
-  View<2> store;       // [V, K] and stored here unless null
+  float* x;  // [2 m - records, stride] k of all tokens, then q of those with output
+  float* w;  // [m, stride] k of all tokens
+  float* e;  // [stride] e_{..}
+  // Lengths of k and q, and decays that are one number a head, multiply what is made of the vectors. Otherwise x and w
+  // hold e_{..i} k_i, e_{..i} q_i and e_{j..} k_j, and these are 1.
+  float k_to[kSegment], q_to[kSegment];  // S0 (e_{..i} k_i) over S0 x, of q too
+  float on[kSegment];                    // e_{j..} k_j over w
+  float *A, *P;                          // [m, m]
+  float* v;                              // [m, padded V]
+  bool moves = false;                    // the state is needed behind the segment,
+  bool round = false;                    // rounded to the dtype of `from`,
+  View<2> store;                         // [V, K] and stored here unless null
+};
+
+// `count` pieces of memory, `bytes` each and `stride` bytes apart, that will be needed soon.
+struct GdnAhead {
+  const void* at;
+  int64_t bytes, count = 1, stride = 0;
 };
 
 struct GdnRun {
   const GdnSegment* segments;
   int64_t count;
-  int64_t stride;  // K rounded up to whole vectors
-  View<2> from;    // [V, K] where the state comes from; its dtype is the one to round to
-  bool fresh;      // S does not hold it yet
-  bool keep;       // S is needed afterwards
-  float* S;        // [padded V, stride]
+  int64_t stride;                   // K rounded up to whole vectors
+  View<2> from;                     // [V, K] where the state comes from; its dtype is the one to round to
+  bool fresh;                       // S does not hold it yet
+  bool keep;                        // S is needed afterwards
+  float* S;                         // [padded V, stride]
+  std::span<const GdnAhead> ahead;  // what comes behind this run, soonest first
 };
 
 constexpr int64_t padded_rows(int64_t V) { return (V + kRowBlock - 1) / kRowBlock * kRowBlock; }
