@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace deltaring::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors of kTileRows rows whose sums are in registers as the state moves.
-constexpr int64_t kMoveColumns = kTileX > 3 ? 4 : 2;
+// Vectors of kTileRows rows that are in registers as the state moves.
+constexpr int64_t kMoveColumns = 2;
 
 // kTileRows rows and kColumns vectors of S to the end of the segment: to = S e + sum_j D_j w_j, j ascending, rounded.
 template <int kColumns, class Round>

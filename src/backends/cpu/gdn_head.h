@@ -49,7 +49,8 @@ class GdnHead {
   int64_t tokens_ = 0, segment_count_ = 0;  // prepared, those of the open segment included
   int64_t added_ = 0;                       // tokens of the open segment that are there
   bool fresh_ = true;                       // nothing has been executed yet
-  float *S_, *x_, *w_, *e_, *A_, *P_, *v_, *temporary_;
+  float *S_, *x_, *w_, *e_, *to_, *on_, *A_, *P_, *v_, *temporary_;
+  GdnToken token_[kTokens];
   GdnSegment segments_[kTokens];
 };
 

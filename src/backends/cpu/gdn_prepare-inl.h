@@ -33,9 +33,10 @@ HWY_INLINE float Dot(const float* x, const float* y, int64_t stride) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// What makes k^ of k and, times the scale, q^ of q: x [stride] as given, under l2 over sqrt(sum x^2 + 1e-6).
-HWY_INLINE float NormOf(QkNorm norm, const float* x, int64_t stride) {
-  return norm == QkNorm::l2 ? 1 / std::sqrt(Dot(x, x, stride) + 1e-6f) : 1.0f;
+// x [stride] in place: under l2 over sqrt(sum x^2 + 1e-6); times scale.
+HWY_INLINE void Normalise(QkNorm norm, float scale, int64_t stride, float* x) {
+  const float length = norm == QkNorm::l2 ? std::sqrt(Dot(x, x, stride) + 1e-6f) : 1.0f;
+  Scale(scale / length, stride, x, x);
 }
 
 // e^x, and NaN of NaN, which hn::Exp alone would turn into 0.
@@ -73,8 +74,9 @@ HWY_INLINE void Add(const float* x, const float* y, int64_t stride, float* out) 
     hn::Store(hn::Add(hn::Load(d, x + c), hn::Load(d, y + c)), d, out + c);
 }
 
-// The pairs and decays of a segment whose rows x hold k and q, for one decay a head: all dot products at once, times
-// products of scalars.
+// The pairs and decays of a segment whose rows x hold k^ and q^, for one decay a head: all dot products at once, times
+// products of scalars. The lengths of k and q are not among these: times a small decay they may leave the normal range,
+// where digits are lost, when neither alone does.
 HWY_INLINE void PrepareScalar(const GdnPlan& plan, GdnSegment& g) {
   const int64_t m = g.count, stride = plan.stride;
   HWY_ALIGN float dots[2 * kSegment * kRowBlock];
@@ -87,20 +89,16 @@ HWY_INLINE void PrepareScalar(const GdnPlan& plan, GdnSegment& g) {
     Dots(k, kTileRows, g.x + (m + first - g.records) * stride, m - first, stride, nothing,
          q_dots + first * kRowBlock + j);
   }
-  // e_{j..i} / |k_j| so far, and e_{..i}. In double: a float product of factors just below 1 errs the same way at every
-  // factor, and with it the whole state.
+  // e_{j..i} so far, and e_{..i}. In double: a float product of factors just below 1 errs the same way at every factor,
+  // and with it the whole state.
   double since[kSegment], all = 1;
   for (int64_t i = 0; i < m; i++) {
-    const double e = std::exp(double{g.tokens[i].g[0]});
-    const double k_norm = NormOf(plan.norm, g.x + i * stride, stride), beta_k = g.tokens[i].beta * k_norm;
+    const double e = std::exp(double{g.tokens[i].g[0]}), beta = g.tokens[i].beta;
     const float *kk = dots + i * kRowBlock, *kq = q_dots + i * kRowBlock;
-    for (int64_t j = 0; j < i; j++) since[j] *= e, g.A[i * m + j] = beta_k * since[j] * kk[j];
-    since[i] = k_norm, all *= e;
-    g.k_to[i] = all * k_norm;
-    if (i < g.records) continue;
-    const double q_norm = plan.scale * NormOf(plan.norm, g.x + (m + i - g.records) * stride, stride);
-    for (int64_t j = 0; j <= i; j++) g.P[i * m + j] = q_norm * since[j] * kq[j];
-    g.q_to[i] = all * q_norm;
+    for (int64_t j = 0; j < i; j++) since[j] *= e, g.A[i * m + j] = beta * (since[j] * kk[j]);
+    since[i] = 1, all *= e;
+    g.to[i] = all;
+    for (int64_t j = 0; j <= i && i >= g.records; j++) g.P[i * m + j] = since[j] * kq[j];
   }
   std::copy_n(since, m, g.on);
   std::fill_n(g.e, stride, all);
@@ -115,8 +113,6 @@ HWY_INLINE void PrepareChannels(const GdnPlan& plan, GdnSegment& g, float* tempo
   std::fill_n(all, (1 + m) * stride, 0.0f);
   for (int64_t i = 0; i < m; i++) {
     float *k = g.x + i * stride, *q = i < g.records ? k : g.x + (m + i - g.records) * stride;
-    Scale(NormOf(plan.norm, k, stride), stride, k, k);
-    if (q != k) Scale(plan.scale * NormOf(plan.norm, q, stride), stride, q, q);
     std::copy_n(g.tokens[i].g, plan.K, gate);
     std::fill(gate + plan.K, gate + stride, 0.0f);
     for (int64_t j = 0; j < i; j++) {
@@ -133,7 +129,7 @@ HWY_INLINE void PrepareChannels(const GdnPlan& plan, GdnSegment& g, float* tempo
   for (int64_t j = 0; j < m && g.moves; j++) ScaleByExp(since + j * stride, stride, g.w + j * stride);
   std::fill_n(g.e, stride, 1.0f);
   ScaleByExp(all, stride, g.e);
-  for (float* ones : {g.k_to, g.q_to, g.on}) std::fill_n(ones, m, 1.0f);
+  for (float* ones : {g.to, g.on}) std::fill_n(ones, m, 1.0f);
 }
 
 HWY_INLINE void Prepare(const GdnPlan& plan, GdnSegment& g, float* temporary) {
@@ -143,7 +139,10 @@ HWY_INLINE void Prepare(const GdnPlan& plan, GdnSegment& g, float* temporary) {
     float *k = g.x + i * stride, *q = g.x + (g.count + i - g.records) * stride;
     LoadRounded(t.k, t.stored, plan.record, plan.K, stride, k);
     LoadRounded(t.v, t.stored, plan.record, plan.V, Vp, g.v + i * Vp);
-    if (t.q) LoadRow(t.q, DType::f32, plan.K, stride, q);
+    Normalise(plan.norm, 1.0f, stride, k);
+    if (!t.q) continue;
+    LoadRow(t.q, DType::f32, plan.K, stride, q);
+    Normalise(plan.norm, plan.scale, stride, q);
   }
   plan.G == 1 ? PrepareScalar(plan, g) : PrepareChannels(plan, g, temporary);
 }

@@ -18,7 +18,7 @@ namespace deltaring::cpu {
 
 constexpr int64_t kSegment = 16;              // the longest grain
 constexpr int64_t kRowBlock = 32;             // rows of S that go through a run of segments together
-constexpr int64_t kTileRows = 4;              // of them meet a vector at a time
+constexpr int64_t kMostTileRows = 8;          // of them meet a vector at a time, or fewer
 constexpr int64_t kTemporary = kSegment + 2;  // vectors that preparing a segment needs
 
 // One token as the op was given it.
@@ -40,21 +40,20 @@ struct GdnPlan {
 };
 
 struct GdnSegment {
-  int64_t count = 0;    // m tokens
-  int64_t records = 0;  // the first of them have no output
-  GdnToken tokens[kSegment];
-  float* x;  // [2 m - records, stride] k of all tokens, then q of those with output
-  float* w;  // [m, stride] k of all tokens
-  float* e;  // [stride] e_{..}
-  // Lengths of k and q, and decays that are one number a head, multiply what is made of the vectors. Otherwise x and w
-  // hold e_{..i} k_i, e_{..i} q_i and e_{j..} k_j, and these are 1.
-  float k_to[kSegment], q_to[kSegment];  // S0 (e_{..i} k_i) over S0 x, of q too
-  float on[kSegment];                    // e_{j..} k_j over w
-  float *A, *P;                          // [m, m]
-  float* v;                              // [m, padded V]
-  bool moves = false;                    // the state is needed behind the segment,
-  bool round = false;                    // rounded to the dtype of `from`,
-  View<2> store;                         // [V, K] and stored here unless null
+  int64_t count;     // m tokens
+  int64_t records;   // the first of them have no output
+  GdnToken* tokens;  // [m]
+  float* x;          // [2 m - records, stride] k^ of all tokens, then q^ of those with output
+  float* w;          // [m, stride] k^ of all tokens
+  float* e;          // [stride] e_{..}
+  // A decay that is one number a head multiplies what is made of the vectors. Otherwise x and w hold e_{..i} k_i,
+  // e_{..i} q_i and e_{j..} k_j, and these are 1.
+  float *to, *on;  // [m] e_{..i} over S0 x; e_{j..} over w
+  float *A, *P;    // [m, m]
+  float* v;        // [m, padded V]
+  bool moves;      // the state is needed behind the segment,
+  bool round;      // rounded to the dtype of `from`,
+  View<2> store;   // [V, K] and stored here unless null
 };
 
 // `count` pieces of memory, `bytes` each and `stride` bytes apart, that will be needed soon.

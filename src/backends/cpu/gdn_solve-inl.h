@@ -31,7 +31,7 @@ HWY_INLINE void Substitute(const GdnSegment& g, int64_t i0, const float* HWY_RES
   const float* A = g.A + i0 * m;
   SolveVector x[kTokens][kSolveVectors];
   for (int t = 0; t < kTokens; t++) {
-    const auto to = hn::Set(d, g.k_to[i0 + t]), beta = hn::Set(d, g.tokens[i0 + t].beta);
+    const auto to = hn::Set(d, g.to[i0 + t]), beta = hn::Set(d, g.tokens[i0 + t].beta);
     for (int c = 0; c < kSolveVectors; c++) {
       const auto seen = hn::Load(d, dots + (i0 + t) * kRowBlock + c * lanes);
       x[t][c] = hn::Mul(beta, hn::NegMulAdd(to, seen, hn::Load(d, v + (i0 + t) * v_stride + c * lanes)));
@@ -62,7 +62,7 @@ HWY_INLINE void Outputs(const GdnSegment& g, int64_t i0, const float* HWY_RESTRI
   const float *P = g.P + i0 * m, *seen = dots + (m + i0 - g.records) * kRowBlock;
   SolveVector x[kTokens][kSolveVectors];
   for (int t = 0; t < kTokens; t++) {
-    const auto to = hn::Set(d, g.q_to[i0 + t]);
+    const auto to = hn::Set(d, g.to[i0 + t]);
     for (int c = 0; c < kSolveVectors; c++) x[t][c] = hn::Mul(to, hn::Load(d, seen + t * kRowBlock + c * lanes));
   }
   const auto add = [&](int first, int64_t j) HWY_ATTR {
