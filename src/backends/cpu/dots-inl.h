@@ -106,17 +106,18 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] V& v) {
 template <int kX>
 HWY_INLINE void DotTile(const StateRows& S, const float* HWY_RESTRICT x, int64_t stride, float* HWY_RESTRICT dots) {
   const hn::ScalableTag<float> d;
-  hn::Vec<decltype(d)> sum[kX][kTileRows], xc[kX];
-  for (int i = 0; i < kX; i++)
-    for (int r = 0; r < kTileRows; r++) sum[i][r] = hn::Zero(d);
-  for (int64_t c = 0; c < stride; c += LaneCount()) {
+  hn::Vec<decltype(d)> sum[kX][kTileRows];
+  const auto add = [&]<bool kFirst>(int64_t c) HWY_ATTR {
+    hn::Vec<decltype(d)> xc[kX];
     for (int i = 0; i < kX; i++) xc[i] = hn::Load(d, x + i * stride + c);
     for (int r = 0; r < kTileRows; r++) {
       auto s = hn::LoadU(d, S.data + r * S.stride + c);
       KeepInRegister(s);
-      for (int i = 0; i < kX; i++) sum[i][r] = hn::MulAdd(s, xc[i], sum[i][r]);
+      for (int i = 0; i < kX; i++) sum[i][r] = kFirst ? hn::Mul(s, xc[i]) : hn::MulAdd(s, xc[i], sum[i][r]);
     }
-  }
+  };
+  add.template operator()<true>(0);
+  for (int64_t c = LaneCount(); c < stride; c += LaneCount()) add.template operator()<false>(c);
   for (int i = 0; i < kX; i++) SumRows(d, sum[i], dots + i * kRowBlock);
 }
 
@@ -132,8 +133,8 @@ class Ahead {
   HWY_INLINE void some() {
     for (int64_t wanted = step_; wanted > 0 && (lines_ > 0 || next());) {
       const int64_t now = std::min(wanted, lines_);
-      for (int64_t i = 0; i < now; i++) hwy::Prefetch(at_ + i * kLine);
-      at_ += now * kLine, lines_ -= now, wanted -= now;
+      for (const char* end = at_ + now * kLine; at_ != end; at_ += kLine) hwy::Prefetch(at_);
+      lines_ -= now, wanted -= now;
     }
   }
 
