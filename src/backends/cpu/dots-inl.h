@@ -24,7 +24,9 @@ constexpr int64_t kTileRows = 8;
 constexpr int64_t kTileRows = 4;
 #endif
 constexpr int64_t kTileX = 3;
-static_assert(kTileRows <= kMostTileRows);
+// Rows of S that go through a run of segments together, while they lie in the first-level cache: 8 or 16 KiB.
+constexpr int64_t kRowBlock = 4 * kTileRows;
+static_assert(kTileRows <= kMostTileRows && kRowBlock <= kMostRowBlock && kSegment <= kRowBlock);
 
 HWY_INLINE int64_t LaneCount() { return static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>())); }
 

@@ -16,7 +16,7 @@ namespace {
 class Pieces {
  public:
   explicit Pieces(const View<2>& checkpoint) {
-    const int64_t V = checkpoint.shape[0], begin = std::min(kRowBlock, V);
+    const int64_t V = checkpoint.shape[0], begin = std::min(kMostRowBlock, V);
     add(checkpoint.rows(begin, V - begin));
   }
 
@@ -30,7 +30,7 @@ class Pieces {
     add_ring(state.record_k[seat][key_head], rows.folded[b], std::min(rows.first[b], end));
     add_ring(state.record_v[seat][head], rows.folded[b], end);
     const View<2> checkpoint = state.checkpoint[seat][head];
-    add(checkpoint.rows(0, std::min(kRowBlock, checkpoint.shape[0])));
+    add(checkpoint.rows(0, std::min(kMostRowBlock, checkpoint.shape[0])));
   }
   void add(const View<2>& rows) {
     if (rows.shape[0] <= 0) return;

@@ -23,7 +23,7 @@ void GdnExecute(const GdnRun& run) {
   const int64_t V = run.from.shape[0];
   int64_t tiles = 0;
   for (int64_t i = 0; i < run.count; i++) tiles += Tiles(run.segments[i], run.stride);
-  Ahead ahead(run.ahead, tiles * (padded_rows(V) / kRowBlock));
+  Ahead ahead(run.ahead, tiles * ((V + kRowBlock - 1) / kRowBlock));
   for (int64_t v0 = 0; v0 < V; v0 += kRowBlock)
     RunRows(run, v0, run.S + (run.keep || !run.fresh ? v0 * run.stride : 0), ahead);
 }

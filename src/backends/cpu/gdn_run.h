@@ -17,7 +17,7 @@
 namespace deltaring::cpu {
 
 constexpr int64_t kSegment = 16;              // the longest grain
-constexpr int64_t kRowBlock = 32;             // rows of S that go through a run of segments together
+constexpr int64_t kMostRowBlock = 32;         // rows of S that go through a run of segments together, or fewer
 constexpr int64_t kMostTileRows = 8;          // of them meet a vector at a time, or fewer
 constexpr int64_t kTemporary = kSegment + 2;  // vectors that preparing a segment needs
 
@@ -73,6 +73,6 @@ struct GdnRun {
   std::span<const GdnAhead> ahead;  // what comes behind this run, soonest first
 };
 
-constexpr int64_t padded_rows(int64_t V) { return (V + kRowBlock - 1) / kRowBlock * kRowBlock; }
+constexpr int64_t padded_rows(int64_t V) { return (V + kMostRowBlock - 1) / kMostRowBlock * kMostRowBlock; }
 
 }  // namespace deltaring::cpu
