@@ -6,11 +6,10 @@
 #define DELTARING_CPU_DOTS_INL_H_
 #endif
 
-#include <algorithm>
 #include <cstdint>
 
+#include "backends/cpu/gdn_ahead.h"
 #include "backends/cpu/gdn_run.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -122,42 +121,6 @@ HWY_INLINE void DotTile(const StateRows& S, const float* HWY_RESTRICT x, int64_t
   for (int64_t c = LaneCount(); c < stride; c += LaneCount()) add.template operator()<false>(c);
   for (int i = 0; i < kX; i++) SumRows(d, sum[i], dots + i * kRowBlock);
 }
-
-// Brings memory closer, a few cache lines at a time between the arithmetic.
-class Ahead {
- public:
-  // All pieces within `calls` > 0 calls.
-  Ahead(std::span<const GdnAhead> pieces, int64_t calls) : pieces_(pieces) {
-    int64_t lines = 0;
-    for (const GdnAhead& piece : pieces) lines += piece.count * ((piece.bytes + kLine - 1) / kLine);
-    step_ = (lines + calls - 1) / calls;
-  }
-  HWY_INLINE void some() {
-    for (int64_t wanted = step_; wanted > 0 && (lines_ > 0 || next());) {
-      const int64_t now = std::min(wanted, lines_);
-      for (const char* end = at_ + now * kLine; at_ != end; at_ += kLine) hwy::Prefetch(at_);
-      lines_ -= now, wanted -= now;
-    }
-  }
-
- private:
-  static constexpr int64_t kLine = 64;
-
-  // Whether there is another row: then it is the one at_ stands in.
-  bool next() {
-    if (pieces_.empty()) return false;
-    const GdnAhead& piece = pieces_.front();
-    at_ = static_cast<const char*>(piece.at) + row_ * piece.stride;
-    lines_ = (piece.bytes + kLine - 1) / kLine;
-    if (++row_ == piece.count) row_ = 0, pieces_ = pieces_.subspan(1);
-    return true;
-  }
-
-  std::span<const GdnAhead> pieces_;  // those with rows that are still to come
-  int64_t row_ = 0, step_;
-  const char* at_ = nullptr;
-  int64_t lines_ = 0;  // left of the row
-};
 
 // Tiles that `count` of x make with kTileRows rows.
 constexpr int64_t DotTiles(int64_t count) { return (count + kTileX - 1) / kTileX; }

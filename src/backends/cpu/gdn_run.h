@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "backends/cpu/gdn_ahead.h"
 #include "ops/gdn.h"
 
 namespace deltaring::cpu {
@@ -54,12 +55,6 @@ struct GdnSegment {
   bool moves;      // the state is needed behind the segment,
   bool round;      // rounded to the dtype of `from`,
   View<2> store;   // [V, K] and stored here unless null
-};
-
-// `count` pieces of memory, `bytes` each and `stride` bytes apart, that will be needed soon.
-struct GdnAhead {
-  const void* at;
-  int64_t bytes, count = 1, stride = 0;
 };
 
 struct GdnRun {
