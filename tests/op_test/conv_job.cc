@@ -1,5 +1,4 @@
 // conv.
-#include <bit>
 #include <optional>
 
 #include "op_test/inputs.h"
@@ -18,7 +17,7 @@ class ConvJob final : public Job {
         rows_(plan_rows(c)),
         arrays_(machine.device, rows_.size()),
         C_(c.shape.channels()),
-        Rc_(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(c.shape.taps - 1 + std::min<int64_t>(c.T, 16), 16)))),
+        Rc_(std::max<int64_t>(c.shape.taps - 1 + std::min<int64_t>(c.T, 16), 16)),
         weight_(noise(seed, 1, C_ * c.shape.taps, 1)),
         weight_memory_(upload(machine.device, weight_)),
         pools_(machine.device, {{"conv ring", c.shape.record, 1, Rc_, C_}}, seats_of(c)),

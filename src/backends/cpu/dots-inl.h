@@ -8,49 +8,83 @@
 
 #include <cstdint>
 
+#include "backends/cpu/gdn_ahead.h"
 #include "backends/cpu/gdn_run.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltaring::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors that meet kTileRows rows of S at a time, their sums in registers: 24 of 32 with AVX-512 and NEON, 12 of 16.
+// Rows of S and vectors that meet at a time, their sums in registers: 24 of 32 with AVX-512 and NEON, 12 of 16.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM
-constexpr int64_t kTileX = 6;
+constexpr int64_t kTileRows = 8;
 #else
-constexpr int64_t kTileX = 3;
+constexpr int64_t kTileRows = 4;
 #endif
+constexpr int64_t kTileX = 3;
+// Rows of S that go through a run of segments together, while they lie in the first-level cache: 8 or 16 KiB.
+constexpr int64_t kRowBlock = 4 * kTileRows;
+static_assert(kTileRows <= kMostTileRows && kRowBlock <= kMostRowBlock && kSegment <= kRowBlock);
 
 HWY_INLINE int64_t LaneCount() { return static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>())); }
 
+// out = factor x; in place too.
+HWY_INLINE void Scale(float factor, int64_t count, const float* x, float* out) {
+  const hn::ScalableTag<float> d;
+  const auto f = hn::Set(d, factor);
+  for (int64_t c = 0; c < count; c += LaneCount()) hn::Store(hn::Mul(hn::Load(d, x + c), f), d, out + c);
+}
+
 #if HWY_TARGET != HWY_SCALAR
-// The sum of the 128-bit blocks of v.
+constexpr int kBlock = 4;  // floats in 128 bits
+
+// Sums of kBlock vectors, in as many parts as v has blocks of 128 bits: in each block one for every vector.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V SumInBlocks(D d, const V* v) {
+  const hn::Repartition<uint64_t, D> wide;
+  const auto low = hn::BitCast(wide, hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
+  const auto high = hn::BitCast(wide, hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, low, high)),
+                 hn::BitCast(d, hn::InterleaveUpper(wide, low, high)));
+}
+
+// out = the sum of the blocks of v.
 template <class D>
-HWY_INLINE hn::Vec<hn::FixedTag<float, kTileRows>> SumBlocks(D d, hn::Vec<D> v) {
-  if constexpr (hn::MaxLanes(d) == kTileRows) {
-    return v;
+HWY_INLINE void StoreSum(D d, hn::Vec<D> v, float* out) {
+  if constexpr (hn::MaxLanes(d) == kBlock) {
+    hn::StoreU(v, d, out);
   } else {
     const hn::Half<D> half;
-    return SumBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+    StoreSum(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), out);
+  }
+}
+
+// out = the sum of the blocks of a, and behind it that of b.
+template <class D>
+HWY_INLINE void StoreSums(D d, hn::Vec<D> a, hn::Vec<D> b, float* out) {
+  if constexpr (hn::MaxLanes(d) == kBlock) {
+    hn::StoreU(a, d, out), hn::StoreU(b, d, out + kBlock);
+  } else {
+    const auto sums = hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+    if constexpr (hn::MaxLanes(d) == 2 * kBlock) return hn::StoreU(sums, d, out);
+    const hn::Half<D> half;
+    StoreSums(half, hn::LowerHalf(half, sums), hn::UpperHalf(half, sums), out);
   }
 }
 #endif
 
-// out[r] = the sum over the lanes of the r-th argument.
+// out[r] = the sum over the lanes of rows[r].
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE void SumRows(D d, V a, V b, V c, V e, float* out) {
+HWY_INLINE void SumRows(D d, const V (&rows)[kTileRows], float* out) {
 #if HWY_TARGET == HWY_SCALAR
-  const V rows[] = {a, b, c, e};
   for (int r = 0; r < kTileRows; r++) out[r] = hn::GetLane(hn::SumOfLanes(d, rows[r]));
 #else
-  const hn::Repartition<uint64_t, D> wide;
-  const auto ab = hn::BitCast(wide, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-  const auto ce = hn::BitCast(wide, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-  const auto blocks =
-      hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(wide, ab, ce)));
-  hn::StoreU(SumBlocks(d, blocks), hn::FixedTag<float, kTileRows>(), out);
+  if constexpr (kTileRows == kBlock) {
+    StoreSum(d, SumInBlocks(d, rows), out);
+  } else {
+    StoreSums(d, SumInBlocks(d, rows), SumInBlocks(d, rows + kBlock), out);
+  }
 #endif
 }
 
@@ -60,59 +94,55 @@ struct StateRows {
   int64_t stride;
 };
 
-// dots[i][r] = S[r] . x[i] for kTileRows rows of S from r0 on and kX of x; a row of dots has kRowBlock elements.
-template <int kX>
-HWY_INLINE void DotTile(const StateRows& S, int64_t r0, const float* HWY_RESTRICT x, int64_t stride,
-                        float* HWY_RESTRICT dots) {
-  const hn::ScalableTag<float> d;
-  hn::Vec<decltype(d)> sum[kX][kTileRows];
-  for (int i = 0; i < kX; i++)
-    for (int r = 0; r < kTileRows; r++) sum[i][r] = hn::Zero(d);
-  const float *row0 = S.data + r0 * S.stride, *row1 = row0 + S.stride, *row2 = row1 + S.stride, *row3 = row2 + S.stride;
-  for (int64_t c = 0; c < stride; c += LaneCount()) {
-    const auto s0 = hn::LoadU(d, row0 + c), s1 = hn::LoadU(d, row1 + c);
-    const auto s2 = hn::LoadU(d, row2 + c), s3 = hn::LoadU(d, row3 + c);
-    for (int i = 0; i < kX; i++) {
-      const auto xc = hn::Load(d, x + i * stride + c);
-      sum[i][0] = hn::MulAdd(s0, xc, sum[i][0]);
-      sum[i][1] = hn::MulAdd(s1, xc, sum[i][1]);
-      sum[i][2] = hn::MulAdd(s2, xc, sum[i][2]);
-      sum[i][3] = hn::MulAdd(s3, xc, sum[i][3]);
-    }
-  }
-  for (int i = 0; i < kX; i++) SumRows(d, sum[i][0], sum[i][1], sum[i][2], sum[i][3], dots + i * kRowBlock);
+// What has been loaded stays where it is: the compiler would load it again for every product, which are more loads than
+// a core does in the time of the products.
+template <class V>
+HWY_INLINE void KeepInRegister([[maybe_unused]] V& v) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+  asm("" : "+v"(v.raw));
+#endif
 }
 
-// Brings the next rows of the stored state closer, a few cache lines at a time between the arithmetic.
-class RowsAhead {
- public:
-  RowsAhead(const void* begin, int64_t bytes, int64_t calls)
-      : at_(static_cast<const char*>(begin)),
-        left_(bytes),
-        step_(((bytes + calls - 1) / calls + kLine - 1) / kLine * kLine) {}
-  HWY_INLINE void some() {
-    for (int64_t i = 0; i < step_ && left_ > 0; i += kLine, at_ += kLine, left_ -= kLine) hwy::Prefetch(at_);
-  }
+// dots[i][r] = S[r] . x[i] for kTileRows rows of S and kX of x; a row of dots has kRowBlock elements.
+template <int kX>
+HWY_INLINE void DotTile(const StateRows& S, const float* HWY_RESTRICT x, int64_t stride, float* HWY_RESTRICT dots) {
+  const hn::ScalableTag<float> d;
+  hn::Vec<decltype(d)> sum[kX][kTileRows];
+  const auto add = [&]<bool kFirst>(int64_t c) HWY_ATTR {
+    hn::Vec<decltype(d)> xc[kX];
+    for (int i = 0; i < kX; i++) xc[i] = hn::Load(d, x + i * stride + c);
+    for (int r = 0; r < kTileRows; r++) {
+      auto s = hn::LoadU(d, S.data + r * S.stride + c);
+      KeepInRegister(s);
+      for (int i = 0; i < kX; i++) sum[i][r] = kFirst ? hn::Mul(s, xc[i]) : hn::MulAdd(s, xc[i], sum[i][r]);
+    }
+  };
+  add.template operator()<true>(0);
+  for (int64_t c = LaneCount(); c < stride; c += LaneCount()) add.template operator()<false>(c);
+  for (int i = 0; i < kX; i++) SumRows(d, sum[i], dots + i * kRowBlock);
+}
 
- private:
-  static constexpr int64_t kLine = 64;
-  const char* at_;
-  int64_t left_, step_;
-};
+// Tiles that `count` of x make with kTileRows rows.
+constexpr int64_t DotTiles(int64_t count) { return (count + kTileX - 1) / kTileX; }
 
-// dots[i][r] = S[r] . x[i] for `rows` <= kRowBlock rows, a multiple of kTileRows, and `count` of x.
-HWY_INLINE void Dots(const StateRows& S, int64_t rows, const float* x, int64_t count, int64_t stride, RowsAhead& ahead,
+// dots[i][r] = S[r] . x[i] for `rows` <= kRowBlock rows, a multiple of kTileRows, and `count` of x, which are spread
+// evenly over their tiles: few chains of sums would wait for each other.
+HWY_INLINE void Dots(const StateRows& S, int64_t rows, const float* x, int64_t count, int64_t stride, Ahead& ahead,
                      float* dots) {
+  static_assert(kTileX == 3);
+  const int64_t tiles = DotTiles(count), least = tiles > 0 ? count / tiles : 0, larger = count - tiles * least;
   for (int64_t r = 0; r < rows; r += kTileRows) {
-    const auto tile = [&]<int kX>(int64_t i) HWY_ATTR {
+    const StateRows tile{S.data + r * S.stride, S.stride};
+    for (int64_t t = 0, i = 0; t < tiles; t++) {
+      const int64_t size = least + (t < larger);
       ahead.some();
-      DotTile<kX>(S, r, x + i * stride, stride, dots + i * kRowBlock + r);
-    };
-    int64_t i = 0;
-    for (; i + kTileX <= count; i += kTileX) tile.template operator()<kTileX>(i);
-    for (; kTileX > 3 && i + 3 <= count; i += 3) tile.template operator()<3>(i);
-    if (count - i == 2) tile.template operator()<2>(i);
-    if (count - i == 1) tile.template operator()<1>(i);
+      const float* xi = x + i * stride;
+      float* to = dots + i * kRowBlock + r;
+      if (size == 3) DotTile<3>(tile, xi, stride, to);
+      if (size == 2) DotTile<2>(tile, xi, stride, to);
+      if (size == 1) DotTile<1>(tile, xi, stride, to);
+      i += size;
+    }
   }
 }
 

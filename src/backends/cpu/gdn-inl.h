@@ -11,6 +11,7 @@
 
 #include "backends/cpu/dots-inl.h"
 #include "backends/cpu/gdn_run.h"
+#include "backends/cpu/gdn_solve-inl.h"
 #include "backends/cpu/state_block-inl.h"
 #include "hwy/highway.h"
 
@@ -18,40 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace deltaring::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// D [m, kRowBlock] of value dimensions [v0, v0 + kRowBlock) by forward substitution, and their outputs. The rows of
-// the block are the lanes.
-HWY_INLINE void Solve(const GdnSegment& g, const float* HWY_RESTRICT dots, int64_t v0, int64_t V,
-                      float* HWY_RESTRICT D) {
-  const hn::CappedTag<float, kRowBlock / 2> d;  // two independent chains
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), Vp = padded_rows(V), m = g.count;
-  for (int64_t i = 0; i < m; i++) {
-    const float *A = g.A + i * m, *P = g.P + i * m, *seen = dots + i * kRowBlock, *v = g.v + i * Vp + v0;
-    const auto beta = hn::Set(d, g.tokens[i].beta);
-    for (int64_t r = 0; r < kRowBlock; r += 2 * lanes) {
-      auto d0 = hn::Mul(beta, hn::Sub(hn::Load(d, v + r), hn::Load(d, seen + r)));
-      auto d1 = hn::Mul(beta, hn::Sub(hn::Load(d, v + r + lanes), hn::Load(d, seen + r + lanes)));
-      for (int64_t j = 0; j < i; j++) {
-        const auto a = hn::Set(d, A[j]);
-        d0 = hn::NegMulAdd(a, hn::Load(d, D + j * kRowBlock + r), d0);
-        d1 = hn::NegMulAdd(a, hn::Load(d, D + j * kRowBlock + r + lanes), d1);
-      }
-      hn::Store(d0, d, D + i * kRowBlock + r), hn::Store(d1, d, D + i * kRowBlock + r + lanes);
-    }
-    if (i < g.records) continue;
-    const float* seen_q = dots + (m + i - g.records) * kRowBlock;
-    HWY_ALIGN float out[kRowBlock];
-    for (int64_t r = 0; r < kRowBlock; r += 2 * lanes) {
-      auto o0 = hn::Load(d, seen_q + r), o1 = hn::Load(d, seen_q + r + lanes);
-      for (int64_t j = 0; j <= i; j++) {
-        const auto p = hn::Set(d, P[j]);
-        o0 = hn::MulAdd(p, hn::Load(d, D + j * kRowBlock + r), o0);
-        o1 = hn::MulAdd(p, hn::Load(d, D + j * kRowBlock + r + lanes), o1);
-      }
-      hn::Store(o0, d, out + r), hn::Store(o1, d, out + r + lanes);
-    }
-    std::copy_n(out, std::min(kRowBlock, V - v0), g.tokens[i].out + v0);
-  }
-}
+// Vectors of kTileRows rows that are in registers as the state moves.
+constexpr int64_t kMoveColumns = 2;
 
 // kTileRows rows and kColumns vectors of S to the end of the segment: to = S e + sum_j D_j w_j, j ascending, rounded.
 template <int kColumns, class Round>
@@ -78,29 +47,38 @@ HWY_INLINE void MoveTile(const GdnSegment& g, const float* HWY_RESTRICT D, int64
 
 template <class Round>
 HWY_INLINE void Move(const GdnSegment& g, const float* D, int64_t stride, const Round& round, const StateRows& S,
-                     const StateRows& to) {
+                     const StateRows& to, Ahead& ahead) {
   const int64_t lanes = LaneCount();
   for (int64_t r = 0; r < kRowBlock; r += kTileRows) {
     const float* from_row = S.data + r * S.stride;
     float* to_row = to.data + r * to.stride;
+    const auto tile = [&]<int kColumns>(int64_t c) HWY_ATTR {
+      ahead.some();
+      MoveTile<kColumns>(g, D + r, stride, round, from_row, S.stride, to_row, to.stride, c);
+    };
     int64_t c = 0;
-    for (; c + 2 * lanes <= stride; c += 2 * lanes)
-      MoveTile<2>(g, D + r, stride, round, from_row, S.stride, to_row, to.stride, c);
-    if (c < stride) MoveTile<1>(g, D + r, stride, round, from_row, S.stride, to_row, to.stride, c);
+    for (; c + kMoveColumns * lanes <= stride; c += kMoveColumns * lanes) tile.template operator()<kMoveColumns>(c);
+    for (; c < stride; c += lanes) tile.template operator()<1>(c);
   }
 }
 
+// The tiles of a segment in a block, for Ahead.
+HWY_INLINE int64_t Tiles(const GdnSegment& g, int64_t stride) {
+  const int64_t moves = g.moves ? std::max<int64_t>(1, stride / (kMoveColumns * LaneCount())) : 0;
+  return kRowBlock / kTileRows * (DotTiles(2 * g.count - g.records) + moves);
+}
+
 HWY_INLINE void MoveAndRound(const GdnSegment& g, const float* D, DType t, int64_t stride, const StateRows& S,
-                             const StateRows& to) {
+                             const StateRows& to, Ahead& ahead) {
   if (!g.round || t == DType::f32) {
     Move(
-        g, D, stride, [](auto, auto v) HWY_ATTR { return v; }, S, to);
+        g, D, stride, [](auto, auto v) HWY_ATTR { return v; }, S, to, ahead);
   } else if (t == DType::bf16) {
     Move(
-        g, D, stride, [](auto d, auto v) HWY_ATTR { return RoundToBf16(d, v); }, S, to);
+        g, D, stride, [](auto d, auto v) HWY_ATTR { return RoundToBf16(d, v); }, S, to, ahead);
   } else {
     Move(
-        g, D, stride, [](auto d, auto v) HWY_ATTR { return RoundToF16(d, v); }, S, to);
+        g, D, stride, [](auto d, auto v) HWY_ATTR { return RoundToF16(d, v); }, S, to, ahead);
   }
 }
 
@@ -128,13 +106,14 @@ class Block {
 
   const StateRows& at() const { return at_; }
 
-  // The state to the end of the segment, and where that is wanted.
-  void leave(const GdnSegment& g, const float* D) {
+  // The state to the end of the segment, and where that is wanted. D is lost.
+  HWY_INLINE void leave(const GdnSegment& g, float* HWY_RESTRICT D, Ahead& ahead) {
     const StateRows to = g.store && usable(g.store) ? rows_of(g.store) : scratch_;
-    MoveAndRound(g, D, run_.from.dtype, run_.stride, at_, to);
+    for (int64_t j = 0; j < g.count; j++) Scale(g.on[j], kRowBlock, D + j * kRowBlock, D + j * kRowBlock);
+    MoveAndRound(g, D, run_.from.dtype, run_.stride, at_, to, ahead);
     at_ = to;
     for (int64_t r = 0; r < rows_ && g.store && to.data == scratch_.data; r++) {
-      StoreRow(scratch_.data + r * run_.stride, g.store.dtype, g.store.shape[1], run_.stride,
+      StoreRow(scratch_.data + r * run_.stride, g.store.dtype, g.store.shape[1], g.round,
                g.store.address(g.store.offset(v0_ + r)));
     }
   }
@@ -159,19 +138,14 @@ class Block {
 };
 
 // Value dimensions [v0, v0 + kRowBlock) of the head through all segments.
-HWY_INLINE void RunRows(const GdnRun& run, int64_t v0, float* scratch) {
+HWY_INLINE void RunRows(const GdnRun& run, int64_t v0, float* scratch, Ahead& ahead) {
   HWY_ALIGN float dots[2 * kSegment * kRowBlock], D[kSegment * kRowBlock];
-  // Brought closer meanwhile: the rows behind these, or those of the next head, since heads of a seat lie side by side.
-  const int64_t bytes = kRowBlock * run.from.shape[1] * static_cast<int64_t>(size_of(run.from.dtype));
-  const int64_t tiles = std::max<int64_t>(1, (2 * run.segments[0].count - run.segments[0].records) / kTileX);
-  RowsAhead ahead(run.from.address(run.from.offset(v0 + kRowBlock)), run.fresh ? bytes : 0,
-                  tiles * kRowBlock / kTileRows);
   Block block(run, v0, scratch);
   for (int64_t i = 0; i < run.count; i++) {
     const GdnSegment& g = run.segments[i];
     Dots(block.at(), kRowBlock, g.x, 2 * g.count - g.records, run.stride, ahead, dots);
     Solve(g, dots, v0, run.from.shape[0], D);
-    if (g.moves) block.leave(g, D);
+    if (g.moves) block.leave(g, D, ahead);
   }
   if (run.keep) block.keep();
 }

@@ -19,12 +19,16 @@ namespace deltaring::cpu::HWY_NAMESPACE {
 void GdnPrepare(const GdnPlan& plan, GdnSegment& segment, float* temporary) { Prepare(plan, segment, temporary); }
 
 void GdnExecute(const GdnRun& run) {
-  const int64_t V = run.count > 0 ? run.from.shape[0] : 0;
+  if (run.count == 0) return;
+  const int64_t V = run.from.shape[0];
+  int64_t tiles = 0;
+  for (int64_t i = 0; i < run.count; i++) tiles += Tiles(run.segments[i], run.stride);
+  Ahead ahead(run.ahead, tiles * ((V + kRowBlock - 1) / kRowBlock));
   for (int64_t v0 = 0; v0 < V; v0 += kRowBlock)
-    RunRows(run, v0, run.S + (run.keep || !run.fresh ? v0 * run.stride : 0));
+    RunRows(run, v0, run.S + (run.keep || !run.fresh ? v0 * run.stride : 0), ahead);
 }
 
-void GdnStoreRounded(const float* x, DType t, int64_t count, void* to) { StoreRounded(x, t, count, to); }
+void GdnStoreRounded(const float* x, DType t, int64_t count, void* to) { StoreRow(x, t, count, false, to); }
 
 int64_t GdnLanes() { return LaneCount(); }
 
@@ -68,20 +72,28 @@ GdnHead::GdnHead(const View<2>& from, int64_t G, DType record, QkNorm norm, floa
            .norm = norm,
            .scale = scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(K))};
   const int64_t Vp = padded_rows(V), pairs = kTokens * kSegment, vectors = kTokens * stride;
-  float* next = scratch.need(Vp * stride + (2 * kTokens + kTileRows) * stride + 2 * vectors + 2 * pairs + kTokens * Vp +
-                             kTemporary * stride);
+  const int64_t rows = 2 * vectors + kMostTileRows * stride;  // a tile may look behind them
+  float* next =
+      scratch.need(Vp * stride + rows + 2 * vectors + 2 * pairs + 2 * kTokens + kTokens * Vp + kTemporary * stride);
   const auto take = [&next](int64_t floats) { return next += floats, next - floats; };
-  S_ = take(Vp * stride), x_ = take((2 * kTokens + kTileRows) * stride), w_ = take(vectors), e_ = take(vectors);
-  v_ = take(kTokens * Vp), temporary_ = take(kTemporary * stride), A_ = take(pairs), P_ = take(pairs);
+  S_ = take(Vp * stride), x_ = take(rows), w_ = take(vectors), e_ = take(vectors), v_ = take(kTokens * Vp);
+  temporary_ = take(kTemporary * stride), A_ = take(pairs), P_ = take(pairs), to_ = take(kTokens), on_ = take(kTokens);
 }
 
 void GdnHead::open(int64_t count, int64_t records) {
-  if (tokens_ + count > kTokens) run(true);
+  if (tokens_ + count > kTokens) run(true, {});
   const int64_t stride = plan_.stride, Vp = padded_rows(from_.shape[0]);
-  GdnSegment& g = segments_[segment_count_];
-  g.count = count, g.records = records, g.moves = g.round = false, g.store = {};
-  g.x = x_ + 2 * tokens_ * stride, g.w = w_ + tokens_ * stride, g.e = e_ + segment_count_ * stride;
-  g.A = A_ + tokens_ * kSegment, g.P = P_ + tokens_ * kSegment, g.v = v_ + tokens_ * Vp;
+  segments_[segment_count_] = {.count = count,
+                               .records = records,
+                               .tokens = token_ + tokens_,
+                               .x = x_ + 2 * tokens_ * stride,
+                               .w = w_ + tokens_ * stride,
+                               .e = e_ + segment_count_ * stride,
+                               .to = to_ + tokens_,
+                               .on = on_ + tokens_,
+                               .A = A_ + tokens_ * kSegment,
+                               .P = P_ + tokens_ * kSegment,
+                               .v = v_ + tokens_ * Vp};
   tokens_ += count, segment_count_++, added_ = 0;
 }
 
@@ -90,7 +102,7 @@ void GdnHead::leave(bool round, const View<2>& store) {
   segment.moves = true, segment.round = round, segment.store = store;
 }
 
-void GdnHead::run(bool keep) {
+void GdnHead::run(bool keep, std::span<const GdnAhead> ahead) {
   for (int64_t i = 0; i < segment_count_; i++) HWY_DYNAMIC_DISPATCH(GdnPrepare)(plan_, segments_[i], temporary_);
   HWY_DYNAMIC_DISPATCH(GdnExecute)
   ({.segments = segments_,
@@ -99,7 +111,8 @@ void GdnHead::run(bool keep) {
     .from = from_,
     .fresh = fresh_,
     .keep = keep,
-    .S = S_});
+    .S = S_,
+    .ahead = ahead});
   tokens_ = segment_count_ = 0, fresh_ = false;
 }
 

@@ -2,7 +2,7 @@
 // prepared of them and when it is executed is decided here.
 #pragma once
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "backends/cpu/gdn_run.h"
 #include "hwy/aligned_allocator.h"
@@ -36,20 +36,21 @@ class GdnHead {
   void add(const GdnToken& token) { segments_[segment_count_ - 1].tokens[added_++] = token; }
   // The state is needed behind the open segment: for tokens that follow, or to be stored.
   void leave(bool round, const View<2>& store);
-  // Executes what is left. Afterwards the head is at its end.
-  void finish() { run(false); }
+  // Executes what is left, and brings closer what the thread will need next. Afterwards the head is at its end.
+  void finish(std::span<const GdnAhead> ahead) { run(false, ahead); }
 
  private:
   static constexpr int64_t kTokens = 32;  // prepared at a time: with four rows of S they fit the first-level cache
 
-  void run(bool keep);
+  void run(bool keep, std::span<const GdnAhead> ahead);
 
   const View<2> from_;
   GdnPlan plan_;
   int64_t tokens_ = 0, segment_count_ = 0;  // prepared, those of the open segment included
   int64_t added_ = 0;                       // tokens of the open segment that are there
   bool fresh_ = true;                       // nothing has been executed yet
-  float *S_, *x_, *w_, *e_, *A_, *P_, *v_, *temporary_;
+  float *S_, *x_, *w_, *e_, *to_, *on_, *A_, *P_, *v_, *temporary_;
+  GdnToken token_[kTokens];
   GdnSegment segments_[kTokens];
 };
 

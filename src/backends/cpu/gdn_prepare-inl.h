@@ -20,33 +20,22 @@ HWY_BEFORE_NAMESPACE();
 namespace deltaring::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// out = factor x; in place too.
-HWY_INLINE void Scale(float factor, int64_t stride, const float* x, float* out) {
-  const hn::ScalableTag<float> d;
-  const auto f = hn::Set(d, factor);
-  for (int64_t c = 0; c < stride; c += LaneCount()) hn::Store(hn::Mul(hn::Load(d, x + c), f), d, out + c);
-}
-
 // A stored vector [count] into the padded out [stride], as it reads back from `record`.
 HWY_INLINE void LoadRounded(const void* x, DType stored, DType record, int64_t count, int64_t stride, float* out) {
-  const hn::ScalableTag<float> d;
   LoadRow(x, stored, count, stride, out);
-  if (record == DType::f32 || stored != DType::f32) return;
-  for (int64_t c = 0; c < stride; c += LaneCount()) {
-    const auto v = hn::Load(d, out + c);
-    hn::Store(RoundTo(d, record, v), d, out + c);
-  }
+  if (stored != record) RoundRow(record, stride, out);
+}
+
+HWY_INLINE float Dot(const float* x, const float* y, int64_t stride) {
+  const hn::ScalableTag<float> d;
+  auto sum = hn::Zero(d);
+  for (int64_t c = 0; c < stride; c += LaneCount()) sum = hn::MulAdd(hn::Load(d, x + c), hn::Load(d, y + c), sum);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 // x [stride] in place: under l2 over sqrt(sum x^2 + 1e-6); times scale.
 HWY_INLINE void Normalise(QkNorm norm, float scale, int64_t stride, float* x) {
-  const hn::ScalableTag<float> d;
-  auto squares = hn::Zero(d);
-  for (int64_t c = 0; c < stride && norm == QkNorm::l2; c += LaneCount()) {
-    const auto v = hn::Load(d, x + c);
-    squares = hn::MulAdd(v, v, squares);
-  }
-  const float length = norm == QkNorm::l2 ? std::sqrt(hn::GetLane(hn::SumOfLanes(d, squares)) + 1e-6f) : 1.0f;
+  const float length = norm == QkNorm::l2 ? std::sqrt(Dot(x, x, stride) + 1e-6f) : 1.0f;
   Scale(scale / length, stride, x, x);
 }
 
@@ -78,13 +67,6 @@ HWY_INLINE void DecayedDots(const float* HWY_RESTRICT w, const float* HWY_RESTRI
   *kw = hn::GetLane(hn::SumOfLanes(d, k_sum)), *qw = hn::GetLane(hn::SumOfLanes(d, q_sum));
 }
 
-HWY_INLINE float Dot(const float* x, const float* y, int64_t stride) {
-  const hn::ScalableTag<float> d;
-  auto sum = hn::Zero(d);
-  for (int64_t c = 0; c < stride; c += LaneCount()) sum = hn::MulAdd(hn::Load(d, x + c), hn::Load(d, y + c), sum);
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
 // out = x + y
 HWY_INLINE void Add(const float* x, const float* y, int64_t stride, float* out) {
   const hn::ScalableTag<float> d;
@@ -93,30 +75,34 @@ HWY_INLINE void Add(const float* x, const float* y, int64_t stride, float* out) 
 }
 
 // The pairs and decays of a segment whose rows x hold k^ and q^, for one decay a head: all dot products at once, times
-// products of scalars.
+// products of scalars. The lengths of k and q are not among these: times a small decay they may leave the normal range,
+// where digits are lost, when neither alone does.
 HWY_INLINE void PrepareScalar(const GdnPlan& plan, GdnSegment& g) {
   const int64_t m = g.count, stride = plan.stride;
   HWY_ALIGN float dots[2 * kSegment * kRowBlock];
-  RowsAhead nothing(nullptr, 0, 1);
-  Dots({g.x, stride}, (m + kTileRows - 1) / kTileRows * kTileRows, g.x, 2 * m - g.records, stride, nothing, dots);
+  float* q_dots = dots + kSegment * kRowBlock;
+  Ahead nothing({}, 1);
+  for (int64_t j = 0; j < m; j += kTileRows) {  // of k_j with the later tokens, themselves included
+    const StateRows k{g.x + j * stride, stride};
+    const int64_t first = std::max(j, g.records);
+    Dots(k, kTileRows, k.data, m - j, stride, nothing, dots + j * kRowBlock + j);
+    Dots(k, kTileRows, g.x + (m + first - g.records) * stride, m - first, stride, nothing,
+         q_dots + first * kRowBlock + j);
+  }
   // e_{j..i} so far, and e_{..i}. In double: a float product of factors just below 1 errs the same way at every factor,
   // and with it the whole state.
   double since[kSegment], all = 1;
   for (int64_t i = 0; i < m; i++) {
     const double e = std::exp(double{g.tokens[i].g[0]}), beta = g.tokens[i].beta;
-    const float *kk = dots + i * kRowBlock, *kq = dots + (m + i - g.records) * kRowBlock;
+    const float *kk = dots + i * kRowBlock, *kq = q_dots + i * kRowBlock;
     for (int64_t j = 0; j < i; j++) since[j] *= e, g.A[i * m + j] = beta * (since[j] * kk[j]);
-    since[i] = 1;
+    since[i] = 1, all *= e;
+    g.to[i] = all;
     for (int64_t j = 0; j <= i && i >= g.records; j++) g.P[i * m + j] = since[j] * kq[j];
   }
-  for (int64_t j = 0; j < m && g.moves; j++) Scale(since[j], stride, g.x + j * stride, g.w + j * stride);
-  for (int64_t i = 0; i < m; i++) {
-    all *= std::exp(double{g.tokens[i].g[0]});
-    Scale(all, stride, g.x + i * stride, g.x + i * stride);
-    float* q = g.x + (m + i - g.records) * stride;
-    if (i >= g.records) Scale(all, stride, q, q);
-  }
+  std::copy_n(since, m, g.on);
   std::fill_n(g.e, stride, all);
+  g.w = g.x;
 }
 
 // The same for one decay a key channel. What was said of products of decays is met here by sums of their logarithms,
@@ -143,11 +129,7 @@ HWY_INLINE void PrepareChannels(const GdnPlan& plan, GdnSegment& g, float* tempo
   for (int64_t j = 0; j < m && g.moves; j++) ScaleByExp(since + j * stride, stride, g.w + j * stride);
   std::fill_n(g.e, stride, 1.0f);
   ScaleByExp(all, stride, g.e);
-}
-
-// The inputs of the next head lie behind those of this one.
-HWY_INLINE void PrefetchNext(const void* row, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) hwy::Prefetch(static_cast<const char*>(row) + bytes + i);
+  for (float* ones : {g.to, g.on}) std::fill_n(ones, m, 1.0f);
 }
 
 HWY_INLINE void Prepare(const GdnPlan& plan, GdnSegment& g, float* temporary) {
@@ -159,7 +141,6 @@ HWY_INLINE void Prepare(const GdnPlan& plan, GdnSegment& g, float* temporary) {
     LoadRounded(t.v, t.stored, plan.record, plan.V, Vp, g.v + i * Vp);
     Normalise(plan.norm, 1.0f, stride, k);
     if (!t.q) continue;
-    PrefetchNext(t.k, plan.K * 4), PrefetchNext(t.q, plan.K * 4), PrefetchNext(t.v, plan.V * 4);
     LoadRow(t.q, DType::f32, plan.K, stride, q);
     Normalise(plan.norm, plan.scale, stride, q);
   }

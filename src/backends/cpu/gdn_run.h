@@ -10,14 +10,16 @@
 // and written once a segment if tokens follow or it has to be stored.
 #pragma once
 #include <cstdint>
+#include <span>
 
+#include "backends/cpu/gdn_ahead.h"
 #include "ops/gdn.h"
 
 namespace deltaring::cpu {
 
-constexpr int64_t kSegment = 16;   // the longest grain
-constexpr int64_t kRowBlock = 16;  // rows of S that go through a run of segments together: 8 KiB of first-level cache
-constexpr int64_t kTileRows = 4;   // of them meet a vector at a time
+constexpr int64_t kSegment = 16;              // the longest grain
+constexpr int64_t kMostRowBlock = 32;         // rows of S that go through a run of segments together, or fewer
+constexpr int64_t kMostTileRows = 8;          // of them meet a vector at a time, or fewer
 constexpr int64_t kTemporary = kSegment + 2;  // vectors that preparing a segment needs
 
 // One token as the op was given it.
@@ -39,29 +41,33 @@ struct GdnPlan {
 };
 
 struct GdnSegment {
-  int64_t count = 0;    // m tokens
-  int64_t records = 0;  // the first of them have no output
-  GdnToken tokens[kSegment];
-  float* x;            // [2 m - records, stride] e_{..i} k_i of all tokens, then e_{..i} q_i of those with output
-  float* w;            // [m, stride] e_{j..} k_j; only when the state moves on
-  float* e;            // [stride] e_{..}
-  float *A, *P;        // [m, m]
-  float* v;            // [m, padded V]
-  bool moves = false;  // the state is needed behind the segment,
-  bool round = false;  // rounded to the dtype of `from`,
-  View<2> store;       // [V, K] and stored here unless null
+  int64_t count;     // m tokens
+  int64_t records;   // the first of them have no output
+  GdnToken* tokens;  // [m]
+  float* x;          // [2 m - records, stride] k^ of all tokens, then q^ of those with output
+  float* w;          // [m, stride] k^ of all tokens
+  float* e;          // [stride] e_{..}
+  // A decay that is one number a head multiplies what is made of the vectors. Otherwise x and w hold e_{..i} k_i,
+  // e_{..i} q_i and e_{j..} k_j, and these are 1.
+  float *to, *on;  // [m] e_{..i} over S0 x; e_{j..} over w
+  float *A, *P;    // [m, m]
+  float* v;        // [m, padded V]
+  bool moves;      // the state is needed behind the segment,
+  bool round;      // rounded to the dtype of `from`,
+  View<2> store;   // [V, K] and stored here unless null
 };
 
 struct GdnRun {
   const GdnSegment* segments;
   int64_t count;
-  int64_t stride;  // K rounded up to whole vectors
-  View<2> from;    // [V, K] where the state comes from; its dtype is the one to round to
-  bool fresh;      // S does not hold it yet
-  bool keep;       // S is needed afterwards
-  float* S;        // [padded V, stride]
+  int64_t stride;                   // K rounded up to whole vectors
+  View<2> from;                     // [V, K] where the state comes from; its dtype is the one to round to
+  bool fresh;                       // S does not hold it yet
+  bool keep;                        // S is needed afterwards
+  float* S;                         // [padded V, stride]
+  std::span<const GdnAhead> ahead;  // what comes behind this run, soonest first
 };
 
-constexpr int64_t padded_rows(int64_t V) { return (V + kRowBlock - 1) / kRowBlock * kRowBlock; }
+constexpr int64_t padded_rows(int64_t V) { return (V + kMostRowBlock - 1) / kMostRowBlock * kMostRowBlock; }
 
 }  // namespace deltaring::cpu

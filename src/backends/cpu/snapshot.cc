@@ -37,7 +37,7 @@ void advance(const SnapshotVerifyArgs& a, Stream& stream) {
         head.leave(true, i + 1 == length ? state : View<2>());
       }
     }
-    head.finish();
+    head.finish({});
   });
 }
 

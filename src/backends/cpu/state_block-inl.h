@@ -38,23 +38,22 @@ HWY_INLINE V RoundToBf16(D d, V x) {
 // `count` elements of a stored row into out, which has room for whole vectors; what lies behind `count` is zero.
 HWY_INLINE void LoadRow(const void* row, DType t, int64_t count, int64_t stride, float* HWY_RESTRICT out) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  if (t == DType::bf16 && count == stride) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), whole = count / lanes * lanes;
+  int64_t c = 0;
+  if (t == DType::f32) {
+    const auto* from = static_cast<const float*>(row);
+    for (; c < whole; c += lanes) hn::Store(hn::LoadU(d, from + c), d, out + c);
+  } else if (t == DType::bf16) {
     const hn::Rebind<hwy::bfloat16_t, decltype(d)> narrow;
     const auto* from = static_cast<const hwy::bfloat16_t*>(row);
-    for (int64_t c = 0; c < stride; c += lanes) hn::Store(hn::PromoteTo(d, hn::LoadU(narrow, from + c)), d, out + c);
-    return;
-  }
-#if DELTARING_CPU_F16
-  if (t == DType::f16 && count == stride) {
+    for (; c < whole; c += lanes) hn::Store(hn::PromoteTo(d, hn::LoadU(narrow, from + c)), d, out + c);
+  } else if (DELTARING_CPU_F16) {
     const hn::Rebind<hwy::float16_t, decltype(d)> narrow;
     const auto* from = static_cast<const hwy::float16_t*>(row);
-    for (int64_t c = 0; c < stride; c += lanes) hn::Store(hn::PromoteTo(d, hn::LoadU(narrow, from + c)), d, out + c);
-    return;
+    for (; c < whole; c += lanes) hn::Store(hn::PromoteTo(d, hn::LoadU(narrow, from + c)), d, out + c);
   }
-#endif
-  load_floats(row, t, 0, count, out);
-  std::fill(out + count, out + stride, 0.0f);
+  if (c < count) load_floats(row, t, c, count - c, out + c);
+  if (count < stride) std::fill(out + count, out + stride, 0.0f);
 }
 
 // x as it reads back from a float16.
@@ -70,49 +69,35 @@ HWY_INLINE V RoundToF16(D d, V x) {
 #endif
 }
 
-// x as it reads back from `t`.
-template <class D, class V>
-HWY_INLINE V RoundTo(D d, DType t, V x) {
-  return t == DType::f32 ? x : t == DType::bf16 ? RoundToBf16(d, x) : RoundToF16(d, x);
-}
-
-// Stores `count` elements that have been rounded to `t`.
-HWY_INLINE void StoreRow(const float* HWY_RESTRICT row, DType t, int64_t count, int64_t stride, void* to) {
+// x [stride] in place, as it reads back from `t`.
+HWY_INLINE void RoundRow(DType t, int64_t stride, float* x) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  if (t == DType::bf16 && count == stride) {
+  for (int64_t c = 0; c < stride && t == DType::bf16; c += lanes)
+    hn::Store(RoundToBf16(d, hn::Load(d, x + c)), d, x + c);
+  for (int64_t c = 0; c < stride && t == DType::f16; c += lanes) hn::Store(RoundToF16(d, hn::Load(d, x + c)), d, x + c);
+}
+
+// Stores `count` floats; those that have been rounded to bf16 are only narrowed under `rounded`.
+HWY_INLINE void StoreRow(const float* HWY_RESTRICT x, DType t, int64_t count, bool rounded, void* to) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), whole = count / lanes * lanes;
+  int64_t c = 0;
+  if (t == DType::bf16) {
     const hn::RebindToUnsigned<decltype(d)> du;
     const hn::Rebind<uint16_t, decltype(d)> narrow;
     auto* out = static_cast<uint16_t*>(to);
-    for (int64_t c = 0; c < stride; c += lanes) {
-      const auto high = hn::ShiftRight<16>(hn::BitCast(du, hn::Load(d, row + c)));
+    for (; c < whole; c += lanes) {
+      const auto v = hn::LoadU(d, x + c);
+      const auto high = hn::ShiftRight<16>(hn::BitCast(du, rounded ? v : RoundToBf16(d, v)));
       hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(hn::RebindToSigned<decltype(d)>(), high)), narrow, out + c);
     }
-    return;
-  }
-#if DELTARING_CPU_F16
-  if (t == DType::f16 && count == stride) {
+  } else if (t == DType::f16 && DELTARING_CPU_F16) {
     const hn::Rebind<hwy::float16_t, decltype(d)> narrow;
     auto* out = static_cast<hwy::float16_t*>(to);
-    for (int64_t c = 0; c < stride; c += lanes) hn::StoreU(hn::DemoteTo(narrow, hn::Load(d, row + c)), narrow, out + c);
-    return;
+    for (; c < whole; c += lanes) hn::StoreU(hn::DemoteTo(narrow, hn::LoadU(d, x + c)), narrow, out + c);
   }
-#endif
-  store_floats(to, t, 0, count, row);
-}
-
-// Rounds and stores `count` floats.
-HWY_INLINE void StoreRounded(const float* HWY_RESTRICT x, DType t, int64_t count, void* to) {
-  const hn::ScalableTag<float> d;
-  constexpr int64_t kPiece = 64;  // whole vectors on every target
-  HWY_ALIGN float piece[kPiece];
-  int64_t c = 0;
-  for (; c + kPiece <= count && t != DType::f32; c += kPiece) {
-    for (int64_t i = 0; i < kPiece; i += static_cast<int64_t>(hn::Lanes(d)))
-      hn::Store(RoundTo(d, t, hn::LoadU(d, x + c + i)), d, piece + i);
-    StoreRow(piece, t, kPiece, kPiece, static_cast<uint16_t*>(to) + c);
-  }
-  store_floats(to, t, c, count - c, x + c);
+  if (c < count) store_floats(to, t, c, count - c, x + c);
 }
 
 }  // namespace deltaring::cpu::HWY_NAMESPACE

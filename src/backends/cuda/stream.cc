@@ -45,6 +45,22 @@ unsigned grid_of(const char* op, int64_t blocks) {
 
 void check_launch(const char* op) { check_cuda(cudaGetLastError(), op); }
 
+void launch(const char* op, const void* kernel, const LaunchShape& shape, cudaStream_t stream, void** arguments) {
+  if (shape.shared > 0)
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared),
+               "cudaFuncSetAttribute");
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks, config.blockDim = static_cast<unsigned>(shape.threads);
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared), config.stream = stream;
+  config.attrs = &early, config.numAttrs = shape.early;
+  const cudaError_t status = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (status != cudaSuccess) cudaGetLastError();  // told here, and to no later launch
+  check_cuda(status, op);
+}
+
 CudaStream::CudaStream() : owned_(true), limits_(limits_here()) {
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 }

@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "base/view.h"
 
 namespace deltaring::cuda {
@@ -20,11 +22,16 @@ __device__ __forceinline__ float* float_in(const View<N>& view, I... index) {
   return static_cast<float*>(address_in(view, index...));
 }
 
-__device__ __forceinline__ float load(const void* p, DType t, int64_t i) {
-  if (t == DType::f32) return static_cast<const float*>(p)[i];
-  if (t == DType::bf16) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
-  return __half2float(static_cast<const __half*>(p)[i]);
+// The bits of an element; of two bytes the low half. Loads that are asked for in one go are waited for at their use.
+__device__ __forceinline__ uint32_t load_bits(const void* p, DType t, int64_t i) {
+  return t == DType::f32 ? static_cast<const uint32_t*>(p)[i] : static_cast<const uint16_t*>(p)[i];
 }
+__device__ __forceinline__ float value_of(DType t, uint32_t bits) {
+  if (t == DType::f32) return __uint_as_float(bits);
+  if (t == DType::bf16) return __uint_as_float(bits << 16);
+  return __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+}
+__device__ __forceinline__ float load(const void* p, DType t, int64_t i) { return value_of(t, load_bits(p, t, i)); }
 
 __device__ __forceinline__ void store(void* p, DType t, int64_t i, float x) {
   if (t == DType::f32) {
@@ -43,44 +50,84 @@ __device__ __forceinline__ float rounded(DType t, float x) {
   return __half2float(__float2half_rn(x));
 }
 
-// Eight neighbours in 16-byte pieces, of which element i begins one.
-__device__ __forceinline__ void load8(const void* p, DType t, int64_t i, float* x) {
+// f(a constant that converts to t): a branch a launch takes once, not one an element.
+template <class F>
+__device__ __forceinline__ void with_dtype(DType t, const F& f) {
   if (t == DType::f32) {
-    const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(p) + i);
-    const float4 a = from[0], b = from[1];
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-    return;
+    f(std::integral_constant<DType, DType::f32>());
+  } else if (t == DType::bf16) {
+    f(std::integral_constant<DType, DType::bf16>());
+  } else {
+    f(std::integral_constant<DType, DType::f16>());
   }
-  const uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p) + i);
-  const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
+}
+
+// Of bf16 or f16, the first in the low half.
+template <DType t>
+__device__ __forceinline__ uint32_t pack_two(float low, float high) {
+  if constexpr (t == DType::bf16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+template <DType t>
+__device__ __forceinline__ float2 unpack_two(uint32_t pair) {
+  if constexpr (t == DType::bf16) return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
+}
+
+// The 16 bytes that 4 or 8 neighbours become, and the way back.
+template <DType t>
+__device__ __forceinline__ uint4 piece_of(const float* x) {
+  if constexpr (t == DType::f32)
+    return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]));
+  else
+    return make_uint4(pack_two<t>(x[0], x[1]), pack_two<t>(x[2], x[3]), pack_two<t>(x[4], x[5]),
+                      pack_two<t>(x[6], x[7]));
+}
+template <DType t>
+__device__ __forceinline__ void spread(const uint4& piece, float* x) {
+  const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
   for (int j = 0; j < 4; j++) {
-    if (t == DType::bf16) {
-      x[2 * j] = __uint_as_float(pairs[j] << 16), x[2 * j + 1] = __uint_as_float(pairs[j] & 0xffff0000u);
+    if constexpr (t == DType::f32) {
+      x[j] = __uint_as_float(words[j]);
     } else {
-      x[2 * j] = __half2float(__ushort_as_half(static_cast<uint16_t>(pairs[j])));
-      x[2 * j + 1] = __half2float(__ushort_as_half(static_cast<uint16_t>(pairs[j] >> 16)));
+      const float2 two = unpack_two<t>(words[j]);
+      x[2 * j] = two.x, x[2 * j + 1] = two.y;
     }
   }
 }
 
-__device__ __forceinline__ void store8(void* p, DType t, int64_t i, const float* x) {
-  if (t == DType::f32) {
-    float4* to = reinterpret_cast<float4*>(static_cast<float*>(p) + i);
-    to[0] = make_float4(x[0], x[1], x[2], x[3]), to[1] = make_float4(x[4], x[5], x[6], x[7]);
-    return;
-  }
-  uint32_t pairs[4];
+// Eight neighbours as they lie in memory.
+template <DType t>
+struct Eight {
+  static constexpr int kPieces = static_cast<int>(size_of(t)) / 2, kEach = 8 / kPieces;
+  uint4 pieces[kPieces];
+
+  __device__ __forceinline__ static Eight at(const void* p) {
+    Eight x;
 #pragma unroll
-  for (int j = 0; j < 4; j++) {
-    const float low = x[2 * j], high = x[2 * j + 1];
-    const uint16_t a =
-        t == DType::bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(low)) : __half_as_ushort(__float2half_rn(low));
-    const uint16_t b =
-        t == DType::bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(high)) : __half_as_ushort(__float2half_rn(high));
-    pairs[j] = a | uint32_t{b} << 16;
+    for (int i = 0; i < kPieces; i++) x.pieces[i] = static_cast<const uint4*>(p)[i];
+    return x;
   }
-  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p) + i) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-}
+  __device__ __forceinline__ static Eight of(const float* values) {
+    Eight x;
+#pragma unroll
+    for (int i = 0; i < kPieces; i++) x.pieces[i] = piece_of<t>(values + i * kEach);
+    return x;
+  }
+  __device__ __forceinline__ void store(void* p) const {
+#pragma unroll
+    for (int i = 0; i < kPieces; i++) static_cast<uint4*>(p)[i] = pieces[i];
+  }
+  __device__ __forceinline__ void values(float* to) const {
+#pragma unroll
+    for (int i = 0; i < kPieces; i++) spread<t>(pieces[i], to + i * kEach);
+  }
+};
 
 }  // namespace deltaring::cuda

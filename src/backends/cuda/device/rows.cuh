@@ -26,21 +26,18 @@ __device__ inline bool possible(const Row& row, const RowRules& rules) {
   return row.end() - row.fold_to <= rules.R && (row.fold_to >= row.first || together);
 }
 
+// All that an op reads of a row is asked for before any of it is looked at: that is one way to memory, not four.
 __device__ inline Row row_of(const Rows& rows, const RowRules& rules, int32_t b) {
+  const bool tokens = rules.op != RowOp::fold, folds = rules.op > RowOp::tokens;
+  const int32_t begin = tokens ? rows.start[b] : 0, end = tokens ? rows.start[b + 1] : 0, seat = rows.seat[b];
+  const int64_t first = rows.first[b], folded = folds ? rows.folded[b] : 0, fold_to = folds ? rows.fold_to[b] : 0;
   Row row;
-  if (rules.op != RowOp::fold) {
-    const int32_t begin = rows.start[b], end = rows.start[b + 1];
-    if (begin < 0 || begin > end || end > rules.tokens) return row;
-    row.begin = begin, row.length = end - begin;
-  }
-  const int32_t seat = rows.seat[b];
+  if (begin < 0 || begin > end || end > rules.tokens) return row;
+  row.begin = begin, row.length = end - begin;
   if (seat < 0 || seat >= rules.seats || row.length > rules.longest) return row;
-  row.first = rows.first[b];
-  if (row.first < 0 || row.first > kLastPosition) return row;
-  if (rules.op > RowOp::tokens) {
-    row.folded = rows.folded[b], row.fold_to = rows.fold_to[b];
-    if (!possible(row, rules)) return row;
-  }
+  if (first < 0 || first > kLastPosition) return row;
+  row.first = first, row.folded = folded, row.fold_to = fold_to;
+  if (folds && !possible(row, rules)) return row;
   row.seat = seat;
   return row;
 }

@@ -40,7 +40,7 @@ void advance(const char* op, const GdnVerifyArgs& args, RowOp kind, Stream& stre
 
 // Bytes of a row: its checkpoint once (written too where a fold is due), n records of Hk K + Hv V elements and
 // 4 Hv (G + 1) bytes in and T out, the window q, k, v, g, beta and out once. The generic kernel reads records and
-// window once for each of its blocks, V / 32 of a head.
+// window once for each of its blocks, V / 64 of a head.
 void gdn_verify(const GdnVerifyArgs& args, Stream& stream) { advance("gdn_verify", args, RowOp::verify, stream); }
 
 // Bytes of a row: as gdn_verify, but of its tokens only those from fold_to on are written as records. On tensor cores

@@ -2,6 +2,6 @@
 
 namespace deltaring::cuda {
 
-template void launch_recurrent<32>(const RecurrentArgs&, unsigned, cudaStream_t);
+template void launch_recurrent<32>(const char*, const RecurrentArgs&, const LaunchShape&, cudaStream_t);
 
 }  // namespace deltaring::cuda

@@ -1,8 +1,8 @@
 // One launch of the generic delta rule, for every op that walks a state through tokens.
 #pragma once
 #include "backends/cuda/gdn/recurrent/config.h"
+#include "backends/cuda/launch.h"
 #include "backends/cuda/rows.h"
-#include "backends/cuda/stream.h"
 #include "ops/gdn.h"
 
 namespace deltaring::cuda {
@@ -27,6 +27,7 @@ struct RecurrentArgs {
   View<5> snapshots;    // [seats, slots, Hv, V, K] or null
   DType record;         // of k and v before any use
   int64_t Hk, G;
+  int64_t group;  // Hv / Hk
   QkNorm norm;
   float scale;  // of q^
   RecurrentPlan plan;
@@ -34,13 +35,13 @@ struct RecurrentArgs {
 
 // Bytes of a row: its state once, out too where it is stored; its records and tokens plan.parts times, out once.
 template <int kElements>
-void launch_recurrent(const RecurrentArgs& args, unsigned blocks, cudaStream_t stream);
+void launch_recurrent(const char* op, const RecurrentArgs& args, const LaunchShape& shape, cudaStream_t stream);
 
 // Whether the build has code for the current device.
 bool code_runs_here();
 
-extern template void launch_recurrent<8>(const RecurrentArgs&, unsigned, cudaStream_t);
-extern template void launch_recurrent<16>(const RecurrentArgs&, unsigned, cudaStream_t);
-extern template void launch_recurrent<32>(const RecurrentArgs&, unsigned, cudaStream_t);
+extern template void launch_recurrent<8>(const char*, const RecurrentArgs&, const LaunchShape&, cudaStream_t);
+extern template void launch_recurrent<16>(const char*, const RecurrentArgs&, const LaunchShape&, cudaStream_t);
+extern template void launch_recurrent<32>(const char*, const RecurrentArgs&, const LaunchShape&, cudaStream_t);
 
 }  // namespace deltaring::cuda

@@ -4,7 +4,6 @@
 
 #include "backends/cuda/aligned.h"
 #include "backends/cuda/gdn/recurrent/launch.h"
-#include "backends/cuda/launch.h"
 #include "base/error.h"
 
 namespace deltaring::cuda {
@@ -15,14 +14,15 @@ void launch(const char* op, RecurrentArgs& args, bool aligned, CudaStream& strea
   const auto [seats, Hv, V, K] = args.checkpoint.shape;
   if (K > kWidestK)
     fail(ErrorKind::unsupported, "{}: K = {} on cuda, at most {}; --backend cpu takes any", op, K, kWidestK);
-  args.plan = plan_recurrent(int64_t{args.rows.count} * args.layers, Hv, V, K, args.G, aligned);
+  args.plan = plan_recurrent(int64_t{args.rows.count} * args.layers, Hv, V, K, args.G, args.checkpoint.dtype, aligned);
   if (args.plan.blocks == 0) return;
-  const unsigned blocks = grid_of(op, args.plan.blocks);
+  args.group = Hv / args.Hk;
+  const LaunchShape shape{
+      .blocks = grid_of(op, args.plan.blocks), .threads = kThreads, .early = stream.limits().capability >= 90};
   const auto kernel = args.plan.elements == 8    ? launch_recurrent<8>
                       : args.plan.elements == 16 ? launch_recurrent<16>
                                                  : launch_recurrent<32>;
-  kernel(args, blocks, stream.get());
-  check_launch(op);
+  kernel(op, args, shape, stream.get());
 }
 
 float scale_of(float scale, int64_t K) { return scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(K)); }

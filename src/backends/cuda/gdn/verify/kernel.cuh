@@ -21,6 +21,9 @@ template <class Quad, bool kWide>
 __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit, const Segment* segments, char* tiles,
                                          char* tokens) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // What is needed first is asked for first.
+  prepare::Gates gates{};
+  if (warp < min(unit.batch, unit.heads)) gates = prepare::fetch_gates(p, unit, unit.head + warp, lane);
   for (int i = threadIdx.x / 16; i < unit.keys() + unit.T; i += kThreads / 16)
     copy_async(shared_address(tokens + i * kKeyPitch + threadIdx.x % 16 * 16),
                token_row(p, unit, i) + threadIdx.x % 16 * 8);
@@ -41,17 +44,7 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
     }
     copy_commit();
   };
-  const auto gates_of = [&](int begin) {
-    const int head = unit.head + begin + warp;
-    prepare::Gates gates{};
-    if (begin + warp < unit.heads) {
-      gates = prepare::fetch_gates(p, unit, head, lane);
-      prepare::settle_gates(p, unit, head, gates, lane);
-    }
-    return gates;
-  };
   fetch(0);
-  prepare::Gates gates = gates_of(0);
   copy_wait<1>();
   __syncthreads();  // the tokens are there
   int job = 0;
@@ -60,9 +53,12 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
   if (p.append && warp == kWarps - 1 && unit.head % p.group == 0) prepare::append_keys(p, unit, tokens, lane);
 #pragma unroll 1
   for (int begin = 0; begin < unit.heads; begin += unit.batch) {
-    if (begin > 0) gates = gates_of(begin);
+    const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
+    if (warp < heads) {
+      if (begin > 0) gates = prepare::fetch_gates(p, unit, own, lane);
+      prepare::settle_gates(p, unit, own, gates, lane);
+    }
     __syncthreads();  // the dot products are there, and the heads before have been consumed
-    const int heads = min(unit.batch, unit.heads - begin);
     if (warp < heads) {
       auto& scratch = *reinterpret_cast<Scratch*>(tokens + unit.scratches(heads) + warp * p.scratch);
       char* const coefficients = tokens + unit.coefficients + warp * unit.stride;

@@ -125,6 +125,18 @@ struct Header {
 // A part of a row. It starts by folding the whole grains before it, up to fold_to, so that its keys are few; a prefill
 // starts with a part of no tokens, -1, and ends with another.
 constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, int key_head, int head, int heads) {
+  if (p.parts - p.first_part == 1) {  // all of it
+    return {.seat = row.seat,
+            .key_head = key_head,
+            .head = head,
+            .heads = heads,
+            .token = row.start,
+            .T = row.length,
+            .n = row.n,
+            .records = row.n,
+            .slot = row.slot,
+            .folds = row.fold};
+  }
   const int from = part * p.part_tokens, begin = std::max(0, std::min(from, row.length)),
             until = std::max(0, std::min(from + p.part_tokens, row.length));
   Unit unit{.seat = row.seat, .key_head = key_head, .head = head, .heads = heads, .token = row.start + begin};
