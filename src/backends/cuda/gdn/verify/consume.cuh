@@ -322,17 +322,18 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
         if (last && !s.update) next();
       });
     };
-    // A stripe at a time: the columns need the registers. Segments so long are not folded.
-    const auto go_wide = [&](auto kt, auto qt) {
+    // Segments so long are not folded. Their v do not wait in registers, and stripes take turns where those are few.
+    const auto go_long = [&](auto kt, auto qt) {
+      constexpr int kAtOnce = kWide ? M : 1;
 #pragma unroll 1
-      for (int m = 0; m < M; m++) {
+      for (int m = 0; m < M; m += kAtOnce) {
         consume::Place here = at;
         here.V += 16 * m, here.state += 16 * m * kHead * Quad::kBytes;
-        consume::Values<1, kt> values;
+        consume::Values<kAtOnce, kt> values;
         values.fetch(p, unit, at.head, s, here.V, at.t);
-        consume::Corrections<1> none;
-        consume::consume_segment<Quad, 1, kt, qt>(p, unit, s, here, values, none, [&] {
-          if (last && m + 1 == M) next();
+        consume::Corrections<kAtOnce> none;
+        consume::consume_segment<Quad, kAtOnce, kt, qt>(p, unit, s, here, values, none, [&] {
+          if (last && m + kAtOnce == M) next();
         });
       }
     };
@@ -353,7 +354,7 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
         go(integral_constant<int, 2>(), integral_constant<int, 1>());
         break;
       case 13:
-        go_wide(integral_constant<int, 3>(), integral_constant<int, 1>());
+        go_long(integral_constant<int, 3>(), integral_constant<int, 1>());
         break;
     }
     if constexpr (kWide) {
@@ -362,13 +363,13 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
           go(integral_constant<int, 2>(), integral_constant<int, 2>());
           break;
         case 14:
-          go_wide(integral_constant<int, 3>(), integral_constant<int, 2>());
+          go_long(integral_constant<int, 3>(), integral_constant<int, 2>());
           break;
         case 17:
-          go_wide(integral_constant<int, 4>(), integral_constant<int, 1>());
+          go_long(integral_constant<int, 4>(), integral_constant<int, 1>());
           break;
         case 18:
-          go_wide(integral_constant<int, 4>(), integral_constant<int, 2>());
+          go_long(integral_constant<int, 4>(), integral_constant<int, 2>());
           break;
       }
     }
