@@ -94,7 +94,7 @@ TEST(VerifyPlan, SaysWhyNot) {
 }
 
 TEST(VerifyPlan, Prints) {
-  EXPECT_EQ(to_string(plan_verify(qwen(1, 8), kH200)).rfind("tensor wide: 48 blocks of 1 heads, 1 parts of 8 tokens", 0),
+  EXPECT_EQ(to_string(plan_verify(qwen(1, 8), kH200)).rfind("tensor: 48 blocks of 1 heads, 1 parts of 8 tokens", 0),
             0u);
 }
 

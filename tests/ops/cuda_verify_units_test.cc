@@ -79,9 +79,7 @@ void expect_segments(const Play& play, const Unit& unit, const Segment* segments
 }
 
 // What the kernel lays out for a unit that has been cut, behind the states.
-int room_of(const VerifyPlan& plan, const Unit& unit) {
-  return unit.scratches(unit.batch) + unit.batch * plan.scratch;
-}
+int room_of(const VerifyPlan& plan, const Unit& unit) { return unit.scratches(unit.batch) + unit.batch * plan.scratch; }
 
 void expect_unit(Play& play, Unit unit) {
   ASSERT_EQ(unit.seat, 0);

@@ -17,8 +17,8 @@ __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t 
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-// Four matrices of 8 x 8 words of 16 bits from rows of 16 bytes in shared memory: lane 8i + r gives the address of row r
-// of matrix i, and gets of each matrix row g at columns {2t, 2t+1}; transposed, column g at rows {2t, 2t+1}.
+// Four matrices of 8 x 8 words of 16 bits from rows of 16 bytes in shared memory: lane 8i + r gives the address of row
+// r of matrix i, and gets of each matrix row g at columns {2t, 2t+1}; transposed, column g at rows {2t, 2t+1}.
 __device__ inline void load_matrices(uint32_t (&x)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -45,8 +45,7 @@ __device__ inline void store_matrices(uint32_t row, const uint32_t (&x)[4]) {
 #else
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-  for (int i = 0; i < 4; i++)
-    store_word(__shfl_sync(~0u, row, 8 * i + lane / 4) + lane % 4 * 4, x[i]);
+  for (int i = 0; i < 4; i++) store_word(__shfl_sync(~0u, row, 8 * i + lane / 4) + lane % 4 * 4, x[i]);
 #endif
 }
 

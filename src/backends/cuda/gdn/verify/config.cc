@@ -37,8 +37,8 @@ Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads, int sc
   Needs needs{};
   for (int64_t n = 0; n <= keys; n++) {
     const int64_t tokens = std::min(T, keys - n);
-    needs.least = std::max(
-        {needs.least, unit_bytes(d, tokens, exact, n, 1, scratch), unit_bytes(d, 0, exact, n, 1, scratch)});
+    needs.least =
+        std::max({needs.least, unit_bytes(d, tokens, exact, n, 1, scratch), unit_bytes(d, 0, exact, n, 1, scratch)});
     if (n < d.F) needs.together = std::max(needs.together, unit_bytes(d, tokens, exact, n, heads, scratch));
   }
   return {aligned(needs.least), aligned(std::max(needs.least, needs.together))};

@@ -29,12 +29,12 @@ struct VerifyPlan {
   VerifyKernel kernel = VerifyKernel::generic;
   bool exact = false;
   bool prefill = false;
-  bool early = false;   // a launch may begin while the kernel before it ends (sm_90)
-  int part = 0;         // tokens of a row that are computed from one checkpoint at a time
-  int first_part = 0;   // parts of the longest row: [first_part, parts)
+  bool early = false;  // a launch may begin while the kernel before it ends (sm_90)
+  int part = 0;        // tokens of a row that are computed from one checkpoint at a time
+  int first_part = 0;  // parts of the longest row: [first_part, parts)
   int parts = 1;
-  bool wide = false;    // segments of more than 8 window tokens or more than 24 keys
-  int heads = 0;        // value heads of a block
+  bool wide = false;  // segments of more than 8 window tokens or more than 24 keys
+  int heads = 0;      // value heads of a block
   int64_t blocks = 0;
   int shared = 0;           // bytes, dynamic
   int room = 0;             // of them: for tokens and what is made of them
@@ -49,18 +49,18 @@ VerifyPlan plan_verify(const VerifyDesc& desc, const DeviceLimits& device);
 std::string to_string(const VerifyPlan& plan);
 
 // Sizes that kernels and plan agree on.
-constexpr int kHead = 128;        // K = V
-constexpr int kKeyPitch = 272;    // bytes between q and k rows in shared memory: eight rows meet no bank twice
-constexpr int kKeyTiles = 4;      // 8 keys each, the most of a segment: F-1 + 16 <= 32
-constexpr int kQueryTiles = 2;    // 8 queries each
-constexpr int kFragment = 384;    // bytes of an [8, 8] fragment in three bf16 parts
-constexpr int kSegments = 9;      // of a row: 64 keys in grains of 8, and the rest
-constexpr int kMostRecords = 64;  // R
+constexpr int kHead = 128;         // K = V
+constexpr int kKeyPitch = 272;     // bytes between q and k rows in shared memory: eight rows meet no bank twice
+constexpr int kKeyTiles = 4;       // 8 keys each, the most of a segment: F-1 + 16 <= 32
+constexpr int kQueryTiles = 2;     // 8 queries each
+constexpr int kFragment = 384;     // bytes of an [8, 8] fragment in three bf16 parts
+constexpr int kSegments = 9;       // of a row: 64 keys in grains of 8, and the rest
+constexpr int kMostRecords = 64;   // R
 constexpr int kScratchHead = 384;  // bytes of what a preparing warp has besides tiles of products
-constexpr int kWarps = 4;         // of a block; each owns 32 rows of V
+constexpr int kWarps = 4;          // of a block; each owns 32 rows of V
 constexpr int kThreads = 32 * kWarps;
 constexpr int resident_blocks(bool wide) { return wide ? 3 : 4; }  // of a multiprocessor, as registers allow
-constexpr int kTileBytes = 8192;  // of a state: what a warp has of it at a time
-constexpr int kHeaderBytes = 512;  // of what its warps know of its work, with room
+constexpr int kTileBytes = 8192;                                   // of a state: what a warp has of it at a time
+constexpr int kHeaderBytes = 512;                                  // of what its warps know of its work, with room
 
 }  // namespace deltaring::cuda

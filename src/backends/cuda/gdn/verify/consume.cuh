@@ -101,8 +101,7 @@ __device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) 
 
 // S k_j becomes R_j = beta_j v_j - beta_j e^(G_j) r_j S k_j; zeros behind the last key.
 template <int M, int KT, int QT, int kRoom>
-__device__ __forceinline__ void residuals(const Place& at, int keys, const Values<M, kRoom>& v,
-                                          Columns<M, KT, QT>& d) {
+__device__ __forceinline__ void residuals(const Place& at, int keys, const Values<M, kRoom>& v, Columns<M, KT, QT>& d) {
 #pragma unroll
   for (int b = 0; b < KT; b++) {
     const int j = 8 * b + 2 * at.t;
@@ -223,9 +222,9 @@ __device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, 
   }
 }
 
-// A segment of KT key tiles and QT query tiles for M stripes, once their states and v are there. Every instance does the
-// same to a column, whatever stands beside it. read() is called when v is not needed any more, nor the state but for a
-// fold.
+// A segment of KT key tiles and QT query tiles for M stripes, once their states and v are there. Every instance does
+// the same to a column, whatever stands beside it. read() is called when v is not needed any more, nor the state but
+// for a fold.
 template <class Quad, int M, int KT, int QT, int kRoom, class Read>
 __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Unit& unit, const Segment& s,
                                                 const Place& at, const Values<M, kRoom>& v, Corrections<M>& corrections,

@@ -17,8 +17,8 @@ struct Rows8 {
 __device__ __forceinline__ Rows8 rows_of(const char* first, int count, int b) {
   return {first + 8 * b * kKeyPitch, count - 8 * b};
 }
-// For load_matrices: two tiles as the A operand of a product over channels, one step at a time; a tile as the B operand,
-// two steps at a time.
+// For load_matrices: two tiles as the A operand of a product over channels, one step at a time; a tile as the B
+// operand, two steps at a time.
 __device__ __forceinline__ uint32_t rows_place(const Rows8& low, const Rows8& high, int lane) {
   return (lane / 8 % 2 ? high : low).at(lane % 8, lane / 16);
 }

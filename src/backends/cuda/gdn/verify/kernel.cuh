@@ -1,6 +1,6 @@
-// The verify kernel: a block takes one or a few value heads of one key head of a row. Its warps share tokens and what was
-// made of them; each brings and computes its own rows of the states, the next ones as soon as the last have been read.
-// Several blocks of a multiprocessor hide each other's waits.
+// The verify kernel: a block takes one or a few value heads of one key head of a row. Its warps share tokens and what
+// was made of them; each brings and computes its own rows of the states, the next ones as soon as the last have been
+// read. Several blocks of a multiprocessor hide each other's waits.
 #pragma once
 #include "backends/cuda/gdn/verify/consume.cuh"
 
@@ -33,7 +33,8 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
   const auto head_of = [](int i) { return i / kTiles<Quad>; };
   const auto row_of = [warp](int i) { return warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>; };
   const auto state = [&](int i) {
-    return static_cast<const char*>(p.state) + ring_at(p.state_at, unit, unit.head + head_of(i), row_of(i)) * Quad::kBytes;
+    return static_cast<const char*>(p.state) +
+           ring_at(p.state_at, unit, unit.head + head_of(i), row_of(i)) * Quad::kBytes;
   };
   const int count = unit.heads * kTiles<Quad>;
   TileValues<Quad> v;
@@ -82,7 +83,8 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
 }
 
 template <class Quad, bool kWide>
-__global__ void __launch_bounds__(kThreads, resident_blocks(kWide)) verify_kernel(const __grid_constant__ VerifyParams p) {
+__global__ void __launch_bounds__(kThreads, resident_blocks(kWide))
+    verify_kernel(const __grid_constant__ VerifyParams p) {
   extern __shared__ __align__(1024) char tiles[];
   auto& header = *reinterpret_cast<Header*>(tiles + kWarps * kTileBytes);
   char* const tokens = tiles + kWarps * kTileBytes + kHeaderBytes;

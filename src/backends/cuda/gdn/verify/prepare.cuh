@@ -257,7 +257,8 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
       products[s.of_queries(row_tile - kt, column) * 32 + lane] = x;
     } else if (column <= row_tile) {
       products[Segment::of_keys(row_tile, column) * 32 + lane] = x;
-      if (row_tile == column && t == g / 2 && 8 * column + g < s.keys) norms.r[s.first + 8 * column + g] = norm(x.x, x.y);
+      if (row_tile == column && t == g / 2 && 8 * column + g < s.keys)
+        norms.r[s.first + 8 * column + g] = norm(x.x, x.y);
     }
   };
 #pragma unroll 1

@@ -72,7 +72,7 @@ struct Unit {
   int32_t batch;  // heads that are prepared at a time
 
   constexpr int keys() const { return n + T; }
-  constexpr int queries() const { return keys() * kKeyPitch; }    // bytes from the tokens to the first query
+  constexpr int queries() const { return keys() * kKeyPitch; }      // bytes from the tokens to the first query
   constexpr int norms() const { return (keys() + T) * kKeyPitch; }  // and to the norms
   constexpr int scratches(int count) const { return coefficients + count * stride; }
 };
@@ -92,8 +92,8 @@ constexpr RawRow read_row(const VerifyParams& p, int index) {
   return row;
 }
 
-// A row with positions counted from its checkpoint. One whose numbers are impossible, as check_verify, check_prefill and
-// check(GdnFoldArgs) have it, has no seat, and one whose tokens are nowhere has none.
+// A row with positions counted from its checkpoint. One whose numbers are impossible, as check_verify, check_prefill
+// and check(GdnFoldArgs) have it, has no seat, and one whose tokens are nowhere has none.
 struct RelativeRow {
   int32_t seat = -1, start = 0, length = 0;
   int32_t n = 0, fold = 0;  // records, fold_to
