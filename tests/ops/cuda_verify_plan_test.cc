@@ -6,24 +6,20 @@
 namespace deltaring::cuda {
 namespace {
 
-constexpr DeviceLimits kH200{}, kA100{.capability = 80, .multiprocessors = 108, .shared_bytes = 163 * 1024},
-    kSmall{.capability = 120, .multiprocessors = 84, .shared_bytes = 99 * 1024};
+constexpr DeviceLimits kH200{},
+    kA100{.capability = 80, .multiprocessors = 108, .shared_bytes = 163 * 1024, .shared_of_all = 164 * 1024},
+    kSmall{.capability = 120, .multiprocessors = 84, .shared_bytes = 99 * 1024, .shared_of_all = 100 * 1024};
 
-TEST(VerifyPlan, FewHeadsGoDirectManyThroughThePipeline) {
-  EXPECT_EQ(plan_verify(qwen(1, 8), kH200).kernel, VerifyKernel::direct);
-  EXPECT_EQ(plan_verify(qwen(4, 8), kH200).kernel, VerifyKernel::direct);
-  EXPECT_EQ(plan_verify(qwen(8, 8), kH200).kernel, VerifyKernel::pipeline);
-  EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).kernel, VerifyKernel::pipeline);
-  EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).blocks, kH200.multiprocessors);
+TEST(VerifyPlan, ABlockAHeadWhereAllRunAtOnceElseAKeyHead) {
+  EXPECT_EQ(plan_verify(qwen(1, 8), kH200).heads, 1);
+  EXPECT_EQ(plan_verify(qwen(8, 8), kH200).heads, 1);
+  EXPECT_EQ(plan_verify(qwen(8, 8), kH200).blocks, 8 * 48);
+  EXPECT_EQ(plan_verify(qwen(32, 8), kH200).heads, 3);
+  EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).heads, 3);
+  EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).blocks, 4096 * 16);
 }
 
-TEST(VerifyPlan, NoPipelineWithoutBulkCopies) {
-  for (const DType state : {DType::bf16, DType::f16, DType::f32})
-    EXPECT_EQ(plan_verify(qwen(256, 8, state), kA100).kernel, VerifyKernel::direct);
-}
-
-// Everything that is planned fits the device, and the rings hold what they must for the pipeline not to stall: the
-// largest unit, and two slices of state with their values.
+// Everything that is planned fits the device.
 TEST(VerifyPlan, FitsEveryDevice) {
   for (const DeviceLimits& device : {kH200, kA100, kSmall}) {
     for (const DType state : {DType::bf16, DType::f16, DType::f32}) {
@@ -37,19 +33,14 @@ TEST(VerifyPlan, FitsEveryDevice) {
                 if (R < T) continue;
                 const VerifyPlan plan = plan_verify(desc, device);
                 SCOPED_TRACE(to_string(plan));
-                const int held = plan.kernel == VerifyKernel::pipeline ? kPipelineStatic
-                                 : plan.kernel == VerifyKernel::direct ? kDirectStatic
-                                                                       : 0;
-                EXPECT_LE(plan.shared + held, device.shared_bytes);
+                EXPECT_LE(plan.shared, device.shared_bytes);
                 EXPECT_NE(std::string(plan.reason), "");
                 if (plan.kernel == VerifyKernel::generic) continue;
-                EXPECT_GE(plan.chunk * plan.launches, std::min(T, R));
-                EXPECT_LE(plan.chunk, 16);
+                EXPECT_GE(plan.part * plan.parts, std::min(T, R));
+                EXPECT_LE(plan.part, 16);
                 EXPECT_TRUE(T <= 16 || plan.exact);
-                if (plan.kernel != VerifyKernel::pipeline) continue;
-                const int slice = 128 * 128 * static_cast<int>(size_of(state)) / slices_of(size_of(state));
-                EXPECT_GE(plan.states, 2 * (slice + static_cast<int>(R) * value_pitch(1)));
-                EXPECT_LE(plan.tokens + plan.states + kPreparers * plan.scratch, plan.shared);
+                EXPECT_EQ(plan.appends(), T <= 16);
+                EXPECT_EQ(plan.blocks, B * 16 * ((3 + plan.heads - 1) / plan.heads));
               }
             }
           }
@@ -74,7 +65,7 @@ TEST(VerifyPlan, OneArithmeticForEveryWindow) {
             }
           }
           EXPECT_TRUE(served == 0 || served == asked) << served << " of " << asked << ", R=" << R << " F=" << F;
-          EXPECT_TRUE(served == asked || device.shared_bytes < 200 * 1024);
+          EXPECT_TRUE(served == asked || device.shared_bytes < 120 * 1024);
         }
       }
     }
@@ -103,7 +94,7 @@ TEST(VerifyPlan, SaysWhyNot) {
 }
 
 TEST(VerifyPlan, Prints) {
-  EXPECT_EQ(to_string(plan_verify(qwen(1, 8), kH200)).rfind("direct: 1 x 48 blocks of 288 threads, 8 tokens a row", 0),
+  EXPECT_EQ(to_string(plan_verify(qwen(1, 8), kH200)).rfind("tensor: 48 blocks of 1 heads, 1 parts of 8 tokens", 0),
             0u);
 }
 

@@ -1,5 +1,5 @@
-// Rows, chunks and segments of the verify on tensor cores, on the host: the launches of a plan are played through on a
-// ring that knows which position each slot holds.
+// Rows, parts and segments of the verify on tensor cores, on the host: the parts of a row are played through on a ring
+// that knows which position each slot holds.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -13,7 +13,7 @@
 namespace deltaring::cuda {
 namespace {
 
-// One row, and what the launches have made of it.
+// One row, and what its parts have made of it.
 struct Play {
   VerifyPlan plan;
   VerifyParams params{};
@@ -27,11 +27,9 @@ struct Play {
     params.start = start, params.seat = &seat, params.first = &first, params.folded = &folded;
     params.fold_to = &fold_to;
   }
-  void launches(const auto& visit) {
-    for (int i = 0; i < plan.launches; i++) {
-      params.chunk = plan.prefill ? i - 1 : i, params.last = i + 1 == plan.launches;
-      visit(unit_of(params, read_row(params, 0), 0, 0, 1));
-    }
+  void parts(const auto& visit) {
+    for (int part = params.first_part; part < params.parts; part++)
+      visit(unit_of(params, relative(params, read_row(params, 0)), part, 0, 0, 1));
   }
 };
 
@@ -40,8 +38,9 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
   desc.R = R, desc.F = F, desc.prefill = prefill;
   Play play{.plan = plan_verify(desc, {})};
   VerifyParams& p = play.params;
-  p.B = p.rows = 1, p.tokens = static_cast<int32_t>(T), p.chunk_tokens = play.plan.chunk, p.seats = 1, p.Hv = 48,
-  p.group = 3;
+  p.B = p.rows = 1, p.tokens = static_cast<int32_t>(T), p.seats = 1, p.Hv = 48, p.group = 3;
+  p.first_part = play.plan.first_part, p.parts = play.plan.parts, p.part_tokens = play.plan.part;
+  p.room = play.plan.room, p.scratch = play.plan.scratch;
   p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.longest = static_cast<int32_t>(T);
   p.prefill = prefill, p.exact = play.plan.exact;
   return play;
@@ -79,20 +78,30 @@ void expect_segments(const Play& play, const Unit& unit, const Segment* segments
   EXPECT_EQ(unit.stride, bytes);
 }
 
+// What the kernel lays out for a unit that has been cut, behind the states.
+int room_of(const VerifyPlan& plan, const Unit& unit) { return unit.scratches(unit.batch) + unit.batch * plan.scratch; }
+
 void expect_unit(Play& play, Unit unit) {
   ASSERT_EQ(unit.seat, 0);
   EXPECT_EQ(unit.token, play.tokens);
   EXPECT_EQ(unit.slot, play.checkpoint % play.params.R);
-  EXPECT_LE(unit.T, play.plan.chunk);
-  ASSERT_LE(unit.n + unit.T, play.params.R);
-  for (int key = 0; key < unit.n; key++)
-    EXPECT_EQ(play.ring[slot_of(play.params, unit, key)], play.checkpoint + key) << "record " << key;
+  EXPECT_LE(unit.T, play.plan.part);
+  ASSERT_LE(unit.keys(), kMostRecords);
+  for (int key = 0; key < unit.n; key++) {
+    if (key < unit.records) {
+      EXPECT_EQ(play.ring[slot_of(play.params, unit, key)], play.checkpoint + key) << "record " << key;
+    } else {  // a token of the row, by its index
+      EXPECT_EQ(unit.token + key - unit.n, play.checkpoint + key - play.first) << "key " << key;
+    }
+  }
   Segment segments[kSegments];
-  cut(play.params, unit, segments, true);
+  cut(play.params, unit, segments);
   ASSERT_LE(unit.segments, kSegments);
   expect_segments(play, unit, segments);
-  EXPECT_LE(unit.tokens_block(), play.plan.kernel == VerifyKernel::pipeline ? play.plan.tokens : play.plan.shared);
-  for (int i = 0; i < unit.T; i++) play.ring[slot_of(play.params, unit, unit.n + i)] = play.checkpoint + unit.n + i;
+  EXPECT_LE(room_of(play.plan, unit), play.plan.room);
+  if (play.plan.appends()) {
+    for (int i = 0; i < unit.T; i++) play.ring[slot_of(play.params, unit, unit.n + i)] = play.checkpoint + unit.n + i;
+  }
   play.tokens += unit.T, play.checkpoint += unit.folds;
 }
 
@@ -113,13 +122,14 @@ TEST(VerifyUnits, EveryLegalRowEndsWhereItShall) {
     play.ring.assign(R, -1), play.checkpoint = play.folded;
     for (int64_t p = play.folded; p < play.first; p++) play.ring[p % R] = p;
     play.point();
-    play.launches([&](const Unit& unit) { expect_unit(play, unit); });
+    play.parts([&](const Unit& unit) { expect_unit(play, unit); });
     ASSERT_FALSE(testing::Test::HasFailure())
         << "F=" << F << " R=" << R << " longest=" << longest << " length=" << length << " folded=" << play.folded
         << " first=" << play.first << " fold_to=" << play.fold_to << " prefill=" << prefill << " "
         << to_string(play.plan);
     EXPECT_EQ(play.checkpoint, play.fold_to);
     EXPECT_EQ(play.tokens, length);
+    if (!play.plan.appends()) continue;
     for (int64_t p = play.fold_to; p < end; p++) EXPECT_EQ(play.ring[p % R], p);
   }
 }
@@ -131,27 +141,26 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
       for (int64_t T = 1; T <= std::min<int64_t>(R, 16) && R > F; T++) {
         for (const bool exact : {false, true}) {
           for (const int64_t group : {1, 3, 8}) {
-            VerifyDesc desc = qwen(512, T, DType::bf16, exact);
-            desc.Hk = 4, desc.Hv = 4 * group, desc.R = R, desc.F = F;
-            const VerifyPlan many = plan_verify(desc, {});
-            desc.B = 1;
-            const VerifyPlan few = plan_verify(desc, {});
-            ASSERT_EQ(few.kernel, VerifyKernel::direct);
-            ASSERT_TRUE(many.kernel == VerifyKernel::pipeline || (group == 8 && R == 64)) << to_string(many);
-            VerifyParams p{};
-            p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
-            for (int32_t n = 0; n <= R; n++) {
-              for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
-                for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
-                  Unit unit{.heads = static_cast<int32_t>(group), .T = t, .n = n, .folds = folds}, alone = unit;
-                  alone.heads = 1;
-                  Segment segments[kSegments];
-                  cut(p, unit, segments, true), cut(p, alone, segments, true);
-                  if (many.kernel == VerifyKernel::pipeline) {
-                    ASSERT_LE(unit.tokens_block(), many.tokens) << to_string(many) << " n=" << n << " t=" << t;
+            for (const int64_t B : {1, 512}) {
+              VerifyDesc desc = qwen(B, T, DType::bf16, exact);
+              desc.Hk = 4, desc.Hv = 4 * group, desc.R = R, desc.F = F;
+              const VerifyPlan plan = plan_verify(desc, {});
+              ASSERT_EQ(plan.kernel, VerifyKernel::tensor);
+              VerifyParams p{};
+              p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
+              p.room = plan.room, p.scratch = plan.scratch;
+              for (int32_t n = 0; n <= R; n++) {
+                for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
+                  for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
+                    Unit unit{.heads = plan.heads, .T = t, .n = n, .folds = folds};
+                    Segment segments[kSegments];
+                    cut(p, unit, segments);
+                    ASSERT_LE(room_of(plan, unit), plan.room) << to_string(plan) << " n=" << n << " t=" << t;
+                    for (int i = 0; i < unit.segments && !plan.wide; i++) {
+                      ASSERT_LE(segments[i].key_tiles(), 3) << to_string(plan);
+                      ASSERT_LE(segments[i].query_tiles(), 1) << to_string(plan);
+                    }
                   }
-                  const int values = unit.keys() * value_pitch(1), state = 128 * 128 * 2;
-                  ASSERT_LE(state + values + alone.tokens_block() + few.scratch, few.shared) << to_string(few);
                 }
               }
             }
@@ -162,7 +171,7 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
   }
 }
 
-// Impossible numbers cost a row its seat in every launch, and each of its tokens is cleared once.
+// Impossible numbers cost a row its seat in every part, and each of its tokens is cleared once.
 TEST(VerifyUnits, ImpossibleRowsAreCleared) {
   std::mt19937_64 random(2);
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = std::numeric_limits<int64_t>::min();
@@ -182,7 +191,7 @@ TEST(VerifyUnits, ImpossibleRowsAreCleared) {
     play.point();
     int cleared = 0;
     bool seated = false;
-    play.launches([&](const Unit& unit) {
+    play.parts([&](const Unit& unit) {
       seated = seated || unit.seat >= 0;
       EXPECT_EQ(unit.token, cleared);
       cleared += unit.T;
@@ -197,7 +206,7 @@ TEST(VerifyUnits, TokensThatAreNone) {
     Play play = play_of(16, 32, 20, false, true);
     play.start[0] = from, play.start[1] = to;
     play.point();
-    play.launches([](const Unit& unit) {
+    play.parts([](const Unit& unit) {
       EXPECT_EQ(unit.seat, -1);
       EXPECT_EQ(unit.T, 0);
     });
@@ -208,11 +217,11 @@ TEST(VerifyUnits, TokensThatAreNone) {
 TEST(VerifyUnits, LayersShareTheRows) {
   Play play = play_of(8, 32, 8, false, false);
   play.point();
-  play.params.B = 3, play.params.seats = 5, play.params.chunk = 0;
+  play.params.B = 3, play.params.seats = 5;
   for (const auto& [seat, first] : {std::pair{4, 4}, std::pair{0, 0}, std::pair{5, -1}, std::pair{-1, -1}}) {
     play.seat = seat;
     for (int layer = 0; layer < 3; layer++) {
-      const Unit unit = unit_of(play.params, read_row(play.params, layer), 0, 0, 1);
+      const Unit unit = unit_of(play.params, relative(play.params, read_row(play.params, layer)), 0, 0, 0, 1);
       EXPECT_EQ(unit.seat, first < 0 ? -1 : 5 * layer + first) << seat;
     }
   }
@@ -227,7 +236,7 @@ TEST(VerifyUnits, FoldsWithoutStart) {
   for (int64_t p = play.folded; p < play.first; p++) play.ring[p % 64] = p;
   play.point();
   play.params.start = nullptr;
-  play.launches([&](const Unit& unit) { expect_unit(play, unit); });
+  play.parts([&](const Unit& unit) { expect_unit(play, unit); });
   EXPECT_EQ(play.checkpoint, 56);
 }
 

@@ -6,7 +6,9 @@ namespace deltaring::cuda {
 struct DeviceLimits {
   int capability = 90;  // 10 * major + minor
   int multiprocessors = 132;
-  int shared_bytes = 227 * 1024;  // of a block, at most
+  int shared_bytes = 227 * 1024;   // of a block, at most
+  int shared_of_all = 228 * 1024;  // of the blocks of a multiprocessor together
+  int shared_reserved = 1024;      // of those, what a block takes besides its own
 };
 
 }  // namespace deltaring::cuda

@@ -17,9 +17,58 @@ __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t 
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+// Four matrices of 8 x 8 words of 16 bits from rows of 16 bytes in shared memory: lane 8i + r gives the address of row
+// r of matrix i, and gets of each matrix row g at columns {2t, 2t+1}; transposed, column g at rows {2t, 2t+1}.
+__device__ inline void load_matrices(uint32_t (&x)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(row)
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(uint32_t (&x)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(row)
+               : "memory");
+}
+
+__device__ inline void store_word(uint32_t at, uint32_t x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
+// The way back of load_matrices.
+__device__ inline void store_matrices(uint32_t row, const uint32_t (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(row), "r"(x[0]), "r"(x[1]),
+               "r"(x[2]), "r"(x[3])
+               : "memory");
+#else
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int i = 0; i < 4; i++) store_word(__shfl_sync(~0u, row, 8 * i + lane / 4) + lane % 4 * 4, x[i]);
+#endif
+}
+
+__device__ inline float2 load_pair(uint32_t at) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+  return x;
+}
+__device__ inline void store_pair(uint32_t at, float2 x) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(x.x), "f"(x.y) : "memory");
+}
+__device__ inline uint4 load_piece(uint32_t at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+
 // 16 bytes from global to shared, in groups that are waited for in order.
-__device__ inline void copy_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+__device__ inline void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
@@ -27,8 +76,12 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// A line of global memory towards the multiprocessors.
-__device__ inline void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+// Bytes of global memory on their way to the second-level cache; a multiple of 16, from 16 bytes on.
+__device__ inline void prefetch(const void* from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 
 // Programmatic dependent launch: the next kernel may start; wait for what the previous one wrote.
 

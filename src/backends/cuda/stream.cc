@@ -18,7 +18,9 @@ DeviceLimits limits_here() {
   return {
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
       .multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
-      .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+      .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+      .shared_of_all = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor),
+      .shared_reserved = attribute(cudaDevAttrReservedSharedMemoryPerBlock)};
 }
 
 }  // namespace

@@ -27,9 +27,13 @@ void advance(const char* op, const GdnVerifyArgs& args, RowOp kind, Stream& stre
   check_rows(op, args.rows, rules);
   if (args.rows.count == 0) return;
   const VerifyPlan plan = plan_verify(args, kind == RowOp::prefill, cuda_stream(stream).limits());
-  if (plan.kernel != VerifyKernel::generic) return launch_verify(plan, args, cuda_stream(stream));
-  recurrent_window(op, args, rules, cuda_stream(stream));
-  append_records(op, args, rules, cuda_stream(stream));
+  const bool generic = plan.kernel == VerifyKernel::generic;
+  if (generic) {
+    recurrent_window(op, args, rules, cuda_stream(stream));
+  } else {
+    launch_verify(plan, args, cuda_stream(stream));
+  }
+  if (generic || !plan.appends()) append_records(op, args, rules, cuda_stream(stream));
 }
 
 }  // namespace
@@ -40,7 +44,7 @@ void advance(const char* op, const GdnVerifyArgs& args, RowOp kind, Stream& stre
 void gdn_verify(const GdnVerifyArgs& args, Stream& stream) { advance("gdn_verify", args, RowOp::verify, stream); }
 
 // Bytes of a row: as gdn_verify, but of its tokens only those from fold_to on are written as records. On tensor cores
-// (bit_exact) each chunk of tokens is a launch: the checkpoint moves with every one, and all tokens pass the ring.
+// (bit_exact) the checkpoint moves with each part of 16 tokens, between blocks and the second-level cache.
 void gdn_prefill(const GdnVerifyArgs& args, Stream& stream) { advance("gdn_prefill", args, RowOp::prefill, stream); }
 
 // Bytes of a row with a fold in a layer: its checkpoint in and out, the records [folded, fold_to) once. All layers in

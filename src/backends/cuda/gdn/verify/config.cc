@@ -12,34 +12,39 @@ namespace deltaring::cuda {
 
 namespace {
 
-constexpr int kScratchHead = 1088;  // bytes; inst.cuh holds it against the struct
-
 int tiles(int64_t count) { return static_cast<int>((count + 7) / 8); }
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
-// Bytes of the tokens block of a unit of `heads` heads with n records and T window tokens, or none and all folded.
-int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
+// Bytes that a batch of heads of a unit takes, with n records and T window tokens, or none and all folded.
+int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads, int scratch) {
   VerifyParams params{};
   params.R = static_cast<int32_t>(d.R), params.log2_F = d.F == 8 ? 3 : 4, params.exact = exact;
   Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
   if (T == 0) unit.folds = unit.n & -(1 << params.log2_F);
   Segment segments[kSegments];
-  cut(params, unit, segments, true);
-  return unit.tokens_block();
+  cut(params, unit, segments);
+  return unit.segments == 0 ? 0 : unit.scratches(static_cast<int>(heads)) + static_cast<int>(heads) * scratch;
 }
 
-// The largest that a ring of R rows allows. Fewer records by a grain are a segment less, so the last ones decide.
-int largest_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
-  int largest = 0;
-  for (int64_t n = std::max<int64_t>(d.R - T - d.F, 0); n <= d.R; n++)
-    largest =
-        std::max({largest, unit_bytes(d, std::min(T, d.R - n), exact, n, heads), unit_bytes(d, 0, exact, n, heads)});
-  return largest;
+// What a block needs besides states: room for one head of the largest part of T tokens, and for so many together where
+// nothing is due.
+struct Needs {
+  int least, together;
+};
+Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads, int scratch) {
+  // A verify fits the ring; a prefill's part is folded by the next one, so F-1 and two parts are left at most.
+  const int64_t keys = d.prefill ? std::max(d.R, d.F - 1 + 2 * T) : d.R;
+  Needs needs{};
+  for (int64_t n = 0; n <= keys; n++) {
+    const int64_t tokens = std::min(T, keys - n);
+    needs.least =
+        std::max({needs.least, unit_bytes(d, tokens, exact, n, 1, scratch), unit_bytes(d, 0, exact, n, 1, scratch)});
+    if (n < d.F) needs.together = std::max(needs.together, unit_bytes(d, tokens, exact, n, heads, scratch));
+  }
+  return {aligned(needs.least), aligned(std::max(needs.least, needs.together))};
 }
 
-int scratch_bytes(int key_tiles, int query_tiles) {
-  return aligned(kScratchHead + 32 * (key_tiles + query_tiles) * (8 * key_tiles + 4));
-}
+int scratch_bytes(int key_tiles) { return kScratchHead + triangle(key_tiles) * kTileOfProducts; }
 
 // Why tensor cores cannot serve, or null.
 const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
@@ -67,54 +72,49 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
     const VerifyPlan plan = plan_verify(widest_window, device);
     if (plan.kernel == VerifyKernel::generic) return plan;
   }
-  const int element = static_cast<int>(size_of(d.state)), state = kHead * kHead * element;
-  // A chunk is folded by the next: F-1 records at most are left, then two chunks.
-  const int64_t most_tokens = d.prefill ? std::min<int64_t>((d.R - d.F + 1) / 2, 16) : 16;
   const int64_t wanted = d.prefill ? d.T : std::min(d.T, d.R);  // a verify has at most a ring of tokens
-  const int64_t T = std::clamp<int64_t>(wanted, 1, most_tokens), chunks = std::max<int64_t>((wanted + T - 1) / T, 1);
-  const bool exact = d.exact || chunks > 1;
-  const int64_t group = d.Hv / d.Hk, widest = exact ? d.F : d.F - 1 + T;
-  VerifyPlan plan{.exact = exact,
+  const int64_t T = std::clamp<int64_t>(wanted, 1, 8 * kQueryTiles), parts = std::max<int64_t>((wanted + T - 1) / T, 1);
+  const bool exact = d.exact || parts > 1;
+  const int64_t group = d.Hv / d.Hk, keys = exact ? d.F : d.F - 1 + T, queries = std::min(T, keys);
+  VerifyPlan plan{.kernel = VerifyKernel::tensor,
+                  .exact = exact,
                   .prefill = d.prefill,
                   .early = device.capability >= 90,
-                  .chunk = static_cast<int>(T),
-                  .launches = static_cast<int>(chunks + 2 * d.prefill)};
-  plan.wide = T > 8 || widest > 24;
-  plan.scratch = scratch_bytes(tiles(std::max(widest, d.F)), tiles(T));
-  const int64_t heads = d.B * d.Hv;
-  const int values = aligned(static_cast<int>(d.R) * value_pitch(1)), slices = slices_of(element);
-
-  // Few heads: each has a multiprocessor, or half of one, to itself, and only the way to the first byte counts.
-  plan.shared = state + values + largest_unit(d, T, exact, 1) + 8 * kKeyPitch + plan.scratch;
-  const bool few = 2 * heads <= 3 * device.multiprocessors, fits = plan.shared + kDirectStatic <= device.shared_bytes;
-  plan.tokens = std::max(largest_unit(d, T, exact, group), (plan.wide ? 64 : 56) * 1024);
-  plan.states = (device.shared_bytes - kPipelineStatic - plan.tokens - kPreparers * plan.scratch) / 128 * 128;
-  const bool flows = device.capability >= 90 && plan.states >= 2 * (state / slices + values) && group <= 32;
-  if (!flows || (few && fits)) {
-    if (!fits) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
-    plan.kernel = VerifyKernel::direct, plan.threads = kDirectThreads, plan.blocks = static_cast<int>(heads);
-    plan.tokens = plan.states = 0;
-    plan.reason =
-        few ? "no more heads than the multiprocessors take at once" : "no room or no bulk copies for a pipeline";
-    return plan;
-  }
-  plan.kernel = VerifyKernel::pipeline, plan.threads = kPipelineThreads;
-  plan.blocks = static_cast<int>(std::min<int64_t>(d.B * d.Hk, device.multiprocessors));
-  plan.shared = device.shared_bytes - kPipelineStatic;
-  plan.reason = "enough heads to keep the memory busy";
+                  .part = static_cast<int>(T),
+                  .first_part = -d.prefill,
+                  .parts = static_cast<int>(parts) + d.prefill,
+                  .wide = queries > 8 || keys > 24,
+                  .scratch = scratch_bytes(tiles(std::max(keys, d.F)))};
+  // Plans blocks of so many heads. Several of them share a multiprocessor: as many as registers allow and the room of
+  // one head; heads that do not fit together where much is due are prepared in turns.
+  const auto take = [&](int64_t heads) {
+    plan.heads = static_cast<int>(heads), plan.blocks = d.B * d.Hk * ((group + heads - 1) / heads);
+    const Needs needs = needs_of(d, T, exact, heads, plan.scratch);
+    const int fixed = kWarps * kTileBytes + kHeaderBytes;
+    int resident = resident_blocks(plan.wide), room = 0;
+    for (; resident > 0; resident--) {
+      const int each = std::min(device.shared_of_all / resident - device.shared_reserved, device.shared_bytes);
+      room = (each - fixed) / 128 * 128;
+      if (room >= needs.least) break;
+    }
+    plan.room = std::min(room, needs.together), plan.shared = fixed + plan.room;
+    return resident;
+  };
+  const int resident = take(1);
+  if (resident == 0) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
+  plan.reason = "each head has a block: all of them run at once";
+  if (group == 1 || plan.blocks <= int64_t{resident} * device.multiprocessors) return plan;
+  take(std::min<int64_t>(group, kWarps));
+  plan.reason = "blocks follow each other: the heads of a key head share their tokens";
   return plan;
 }
 
 std::string to_string(const VerifyPlan& p) {
-  const char* name = p.kernel == VerifyKernel::generic  ? "generic"
-                     : p.kernel == VerifyKernel::direct ? "direct"
-                                                        : "pipeline";
+  const char* name = p.kernel == VerifyKernel::generic ? "generic" : "tensor";
   std::string text = fmt::format("{}{}{}", name, p.exact ? " exact" : "", p.wide ? " wide" : "");
   if (p.kernel != VerifyKernel::generic)
-    text += fmt::format(": {} x {} blocks of {} threads, {} tokens a row, {} bytes shared", p.launches, p.blocks,
-                        p.threads, p.chunk, p.shared);
-  if (p.kernel == VerifyKernel::pipeline)
-    text += fmt::format(" (tokens {}, states {}, scratch {} x {})", p.tokens, p.states, kPreparers, p.scratch);
+    text += fmt::format(": {} blocks of {} heads, {} parts of {} tokens, {} bytes shared", p.blocks, p.heads,
+                        p.parts - p.first_part, p.part, p.shared);
   return text + "; " + p.reason;
 }
 

@@ -21,9 +21,8 @@ struct VerifyDesc {
 };
 
 enum class VerifyKernel : uint8_t {
-  generic,   // token by token on CUDA cores: every shape and dtype
-  direct,    // tensor cores, a block a value head
-  pipeline,  // tensor cores, a persistent block a multiprocessor through which heads flow
+  generic,  // token by token on CUDA cores: every shape and dtype
+  tensor,   // tensor cores, small blocks of one or a few value heads
 };
 
 struct VerifyPlan {
@@ -31,33 +30,37 @@ struct VerifyPlan {
   bool exact = false;
   bool prefill = false;
   bool early = false;  // a launch may begin while the kernel before it ends (sm_90)
-  int chunk = 0;       // tokens of a row that one launch takes
-  int launches = 1;
+  int part = 0;        // tokens of a row that are computed from one checkpoint at a time
+  int first_part = 0;  // parts of the longest row: [first_part, parts)
+  int parts = 1;
   bool wide = false;  // segments of more than 8 window tokens or more than 24 keys
-  int blocks = 0, threads = 0;
-  int shared = 0;                           // bytes, dynamic
-  int tokens = 0, states = 0, scratch = 0;  // of them: rings of token and state blocks; what one preparing warp has
-  const char* reason = "";                  // why this kernel, in one line
+  int heads = 0;      // value heads of a block
+  int64_t blocks = 0;
+  int shared = 0;           // bytes, dynamic
+  int room = 0;             // of them: for tokens and what is made of them
+  int scratch = 0;          // of that: what one preparing warp has
+  const char* reason = "";  // why this kernel, in one line
+
+  // Records are appended by a launch of their own, behind one that goes through several parts.
+  bool appends() const { return parts - first_part == 1; }
 };
 
 VerifyPlan plan_verify(const VerifyDesc& desc, const DeviceLimits& device);
 std::string to_string(const VerifyPlan& plan);
 
 // Sizes that kernels and plan agree on.
-constexpr int kHead = 128;        // K = V
-constexpr int kKeyPitch = 320;    // bytes between q and k rows in shared memory: fragment reads meet no bank twice
-constexpr int kKeyTiles = 4;      // 8 keys each, the most of a segment: F-1 + 16 <= 32
-constexpr int kQueryTiles = 2;    // 8 queries each
-constexpr int kFragment = 768;    // bytes of a [16, 8] fragment in three bf16 parts
-constexpr int kSegments = 9;      // of a row: 64 keys in grains of 8, and the rest
-constexpr int kMostRecords = 64;  // R
-constexpr int kDirectThreads = 32 * (kHead / 16 + 1);
-// A state flows in slices of 32 KB: half a head of f32.
-constexpr int slices_of(int element_bytes) { return element_bytes / 2; }
-// Bytes between v rows of a slice: no bank is met twice.
-constexpr int value_pitch(int slices) { return 2 * kHead / slices + 16; }
-constexpr int kPreparers = 6;  // warps
-constexpr int kPipelineThreads = 32 * (8 + kPreparers + 2);
-constexpr int kPipelineStatic = 2560, kDirectStatic = 512;  // bytes, at least, of what the kernels hold besides
+constexpr int kHead = 128;         // K = V
+constexpr int kKeyPitch = 272;     // bytes between q and k rows in shared memory: eight rows meet no bank twice
+constexpr int kKeyTiles = 4;       // 8 keys each, the most of a segment: F-1 + 16 <= 32
+constexpr int kQueryTiles = 2;     // 8 queries each
+constexpr int kFragment = 384;     // bytes of an [8, 8] fragment in three bf16 parts
+constexpr int kSegments = 9;       // of a row: 64 keys in grains of 8, and the rest
+constexpr int kMostRecords = 64;   // R
+constexpr int kScratchHead = 384;  // bytes of what a preparing warp has besides tiles of products
+constexpr int kWarps = 4;          // of a block; each owns 32 rows of V
+constexpr int kThreads = 32 * kWarps;
+constexpr int resident_blocks(bool wide) { return wide ? 3 : 4; }  // of a multiprocessor, as registers allow
+constexpr int kTileBytes = 8192;                                   // of a state: what a warp has of it at a time
+constexpr int kHeaderBytes = 512;                                  // of what its warps know of its work, with room
 
 }  // namespace deltaring::cuda

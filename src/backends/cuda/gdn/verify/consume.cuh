@@ -1,58 +1,98 @@
-// What a state makes of the prepared tokens. A warp takes M tiles of sixteen rows of V; nothing but barriers at the
-// ends.
+// What a state makes of the prepared tokens. A warp takes M stripes of sixteen rows of V from its tile; nothing but
+// barriers at the ends.
 #pragma once
 #include <type_traits>
 
 #include "backends/cuda/gdn/verify/prepare.cuh"
-#include "backends/cuda/gdn/verify/state_rows.cuh"
+#include "backends/cuda/gdn/verify/state_tile.cuh"
 
 namespace deltaring::cuda {
 
 namespace consume {
 
-// Where a warp stands: its rows of V, its lane, its head in shared memory.
-template <int kSlices>
+// Where a lane stands.
 struct Place {
-  static constexpr int kPitch = value_pitch(kSlices);
-  int v;      // the lane's first row in the slice; the next tile's is 16 further
-  int slice;  // which holds rows [slice, slice + 1) V / kSlices
-  int lane, g, t, head;
-  const char *keys, *queries, *values;  // the segment's first rows
-  const char* block;                    // its coefficients
-  char* state;                          // the lane's first row at channel 8t
+  int lane, g, t;
+  int head;             // of the row
+  int V;                // the lane's first row of the head; the next stripe's is 16 further
+  uint32_t state;       // its place in the first stripe
+  Rows8 keys, queries;  // of the segment
+  const char* block;    // the segment's coefficients
 
-  // The lane's first row in the head.
-  __device__ int V() const { return kSlices == 1 ? v : slice * (kHead / kSlices) + v; }
+  __device__ const Coefficients& coefficients() const { return *reinterpret_cast<const Coefficients*>(block); }
 };
 
-// Columns 2t and 2t+1 of KT + QT tiles of 8 columns, keys then queries, for rows v (0, 1) and v+1 (2, 3) of M tiles.
+// Columns 2t and 2t+1 of KT + QT tiles of 8 columns, keys then queries, for rows v (0, 1) and v+1 (2, 3) of M stripes.
 template <int M, int KT, int QT>
 using Columns = float[M][KT + QT][4];
 
-// S k_j and S q_c. k and q are bf16 as they came and S is split exactly: f32 sums of exact products.
-template <int M, int KT, int QT, class Chunk, int kSlices>
-__device__ __forceinline__ void project(const Place<kSlices>& at, Columns<M, KT, QT>& d) {
-  const int offset = at.g * kKeyPitch + at.t * 16;
-#pragma unroll 2
-  for (int c = 0; c < kChunks; c++) {
-    uint4 x[KT + QT];
+// v of the keys 2t and 2t+1 of KT tiles, rows v and v+1 of M stripes; zeros behind the last key.
+template <int M, int KT>
+struct Values {
+  uint32_t x[KT][2][M];
+
+  // V: the lane's first row. Of segments of no more keys than there is room for.
+  __device__ __forceinline__ void fetch(const VerifyParams& p, const Unit& unit, int head, const Segment& s, int V,
+                                        int t) {
 #pragma unroll
-    for (int b = 0; b < KT + QT; b++) {
-      const char* rows = b < KT ? at.keys + 8 * b * kKeyPitch : at.queries + 8 * (b - KT) * kKeyPitch;
-      x[b] = *reinterpret_cast<const uint4*>(rows + offset + 64 * c);
+    for (int b = 0; b < KT; b++) {
+      if (8 * b >= s.keys) break;
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int key = 8 * b + 2 * t + i;
+        const uint16_t* row = value_row(p, unit, head, s.first + min(key, s.keys - 1)) + V;
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+          x[b][i][m] = 0;
+          if (key < s.keys) x[b][i][m] = *reinterpret_cast<const uint32_t*>(row + 16 * m);
+        }
+      }
     }
+  }
+};
+
+// The window's v as records.
+template <int M, int KT, int kRoom>
+__device__ __forceinline__ void append_values(const VerifyParams& p, const Unit& unit, const Segment& s,
+                                              const Place& at, const Values<M, kRoom>& v) {
+  uint16_t* const ring = p.record_v + ring_at(p.v_at, unit, at.head, 0) + at.V;
+#pragma unroll
+  for (int j = 0; j < 2 * KT; j++) {
+    const int key = 8 * (j / 2) + 2 * at.t + j % 2;
+    uint16_t* to = ring + wide_product(slot_of(p, unit, s.first + key), p.v_at.row);
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      Chunk chunk;
-      chunk.load(at.state + 16 * m * kHead * Chunk::kBytes, c);
+      if (key >= s.window && key < s.keys) *reinterpret_cast<uint32_t*>(to + 16 * m) = v.x[j / 2][j % 2][m];
+    }
+  }
+}
+
+// S k_j and S q_c. k and q are bf16 as they came and S is split exactly: f32 sums of exact products.
+template <class Quad, int M, int KT, int QT>
+__device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) {
+  uint32_t columns[KT + QT];
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        uint32_t a[Chunk::kParts][4];
-        chunk.parts(h, a);
+  for (int b = 0; b < KT + QT; b++) {
+    const Rows8& all = b < KT ? at.keys : at.queries;
+    columns[b] = columns_place(rows_of(all.first, all.count, b < KT ? b : b - KT), at.lane);
+  }
 #pragma unroll
-        for (int part = Chunk::kParts - 1; part >= 0; part--) {
+  for (int step = 0; step < kSteps; step += 2) {
+    uint32_t x[KT + QT][4];
 #pragma unroll
-          for (int b = 0; b < KT + QT; b++) mma_bf16(d[m][b], a[part], h ? x[b].z : x[b].x, h ? x[b].w : x[b].y);
+    for (int b = 0; b < KT + QT; b++) load_matrices(x[b], columns[b] + 32 * step);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        Quad quad;
+        quad.load(at.state + 16 * m * kHead * Quad::kBytes, step + half);
+        uint32_t a[Quad::kParts][4];
+        quad.parts(a);
+#pragma unroll
+        for (int part = Quad::kParts - 1; part >= 0; part--) {
+#pragma unroll
+          for (int b = 0; b < KT + QT; b++) mma_bf16(d[m][b], a[part], x[b][2 * half], x[b][2 * half + 1]);
         }
       }
     }
@@ -60,97 +100,104 @@ __device__ __forceinline__ void project(const Place<kSlices>& at, Columns<M, KT,
 }
 
 // S k_j becomes R_j = beta_j v_j - beta_j e^(G_j) r_j S k_j; zeros behind the last key.
-template <int M, int KT, int QT, int kSlices>
-__device__ __forceinline__ void residuals(const Place<kSlices>& at, int keys, Columns<M, KT, QT>& d) {
-  const auto& c = *reinterpret_cast<const Coefficients*>(at.block);
+template <int M, int KT, int QT, int kRoom>
+__device__ __forceinline__ void residuals(const Place& at, int keys, const Values<M, kRoom>& v, Columns<M, KT, QT>& d) {
 #pragma unroll
   for (int b = 0; b < KT; b++) {
     const int j = 8 * b + 2 * at.t;
-    const float2 key = *reinterpret_cast<const float2*>(&c.key[j]), beta = *reinterpret_cast<const float2*>(&c.beta[j]);
+    const float2 key = *reinterpret_cast<const float2*>(&at.coefficients().key[j]),
+                 beta = *reinterpret_cast<const float2*>(&at.coefficients().beta[j]);
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      const char* values = at.values + j * at.kPitch + 2 * (at.v + 16 * m);
-      const uint32_t v0 = *reinterpret_cast<const uint32_t*>(values);
-      const uint32_t v1 = *reinterpret_cast<const uint32_t*>(values + at.kPitch);
       float(&x)[4] = d[m][b];
-      x[0] = j < keys ? fmaf(-key.x, x[0], beta.x * bf16_low(v0)) : 0;
-      x[1] = j + 1 < keys ? fmaf(-key.y, x[1], beta.y * bf16_low(v1)) : 0;
-      x[2] = j < keys ? fmaf(-key.x, x[2], beta.x * bf16_high(v0)) : 0;
-      x[3] = j + 1 < keys ? fmaf(-key.y, x[3], beta.y * bf16_high(v1)) : 0;
+      x[0] = j < keys ? fmaf(-key.x, x[0], beta.x * bf16_low(v.x[b][0][m])) : 0;
+      x[1] = j + 1 < keys ? fmaf(-key.y, x[1], beta.y * bf16_low(v.x[b][1][m])) : 0;
+      x[2] = j < keys ? fmaf(-key.x, x[2], beta.x * bf16_high(v.x[b][0][m])) : 0;
+      x[3] = j + 1 < keys ? fmaf(-key.y, x[3], beta.y * bf16_high(v.x[b][1][m])) : 0;
     }
   }
 }
 
 // A product of matrices cannot skip, so residuals that are not finite are taken out of it, and every result at or
-// behind the first of them in its row becomes NaN. first[r]: that key for rows v and v+1, or more than any key.
-template <int KT, int N>
-__device__ __forceinline__ bool contain(int t, float (&d)[N][4], int (&first)[2]) {
+// behind the first of them in its row becomes NaN. first[m][r]: that key for rows v and v+1 of a stripe, or more than
+// any key.
+template <int M, int KT, int QT>
+__device__ __forceinline__ bool contain(int t, Columns<M, KT, QT>& d, int (&first)[M][2]) {
   float sum = 0;  // of zeros, unless one is not finite
 #pragma unroll
-  for (int m = 0; m < 4 * KT; m++) sum = fmaf(d[m / 4][m % 4], 0.0f, sum);
-  if (__all_sync(~0u, sum == 0)) return false;
-  first[0] = first[1] = 8 * kKeyTiles;
+  for (int m = 0; m < M; m++) {
 #pragma unroll
-  for (int m = 0; m < 4 * KT; m++) {
-    float& x = d[m / 4][m % 4];
-    if ((__float_as_uint(x) & 0x7f800000u) != 0x7f800000u) continue;
-    x = 0;
-    first[m % 4 / 2] = min(first[m % 4 / 2], 8 * (m / 4) + 2 * t + m % 2);
+    for (int e = 0; e < 4 * KT; e++) sum = fmaf(d[m][e / 4][e % 4], 0.0f, sum);
   }
+  if (__all_sync(~0u, sum == 0)) return false;
 #pragma unroll
-  for (int r = 0; r < 2; r++) {
-    first[r] = min(first[r], __shfl_xor_sync(~0u, first[r], 1));
-    first[r] = min(first[r], __shfl_xor_sync(~0u, first[r], 2));
+  for (int m = 0; m < M; m++) {
+    first[m][0] = first[m][1] = 8 * kKeyTiles;
+#pragma unroll
+    for (int e = 0; e < 4 * KT; e++) {
+      float& x = d[m][e / 4][e % 4];
+      if ((__float_as_uint(x) & 0x7f800000u) != 0x7f800000u) continue;
+      x = 0;
+      first[m][e % 4 / 2] = min(first[m][e % 4 / 2], 8 * (e / 4) + 2 * t + e % 2);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      first[m][r] = min(first[m][r], __shfl_xor_sync(~0u, first[m][r], 1));
+      first[m][r] = min(first[m][r], __shfl_xor_sync(~0u, first[m][r], 2));
+    }
   }
   return true;
 }
 
-// 16 columns of residuals or corrections as an A operand in three parts: a tile of 8 and the next, or zeros.
-__device__ __forceinline__ void operand(const float (&x)[4], const float (&y)[4], uint32_t (&a)[3][4]) {
-#pragma unroll
-  for (int m = 0; m < 4; m++) {
-    const float(&z)[4] = m < 2 ? x : y;
-    uint32_t parts[3];
-    split(z[m % 2 * 2], z[m % 2 * 2 + 1], parts);
-#pragma unroll
-    for (int part = 0; part < 3; part++) a[part][m] = parts[part];
-  }
-}
+// What a fold adds to M stripes: U of up to 16 keys, in columns as above.
+template <int M>
+using Corrections = float[M][2][4];
 
-// S <- e^G S + U k^T, rounded to the state's dtype; to `stored` as well, if that is not null.
-template <int M, class Chunk, int kSlices>
-__device__ __forceinline__ void fold(const float (&u)[M][2][4], const Place<kSlices>& at, const Segment& s,
-                                     const char* transposed, char* stored) {
-  const float total = reinterpret_cast<const Coefficients*>(at.block)->total;
-  const auto* pairs = reinterpret_cast<const uint4*>(transposed) + at.lane;
-  const bool both = s.keys > 8;
+// S <- e^G S + U k^T, rounded to the state's dtype, of M stripes and KT key tiles.
+template <class Quad, int M, int KT>
+__device__ __forceinline__ void fold(const Corrections<M>& u, const Place& at) {
+  const float total = at.coefficients().total;
+  // Lanes 8i + r read row r of keys: of the first eight for four tiles of channels, or of both eights for two.
+  const Rows8 rows = rows_of(at.keys.first, at.keys.count, KT == 1 ? 0 : at.lane / 8 % 2);
+  const uint32_t keys = rows.at(at.lane % 8, KT == 1 ? at.lane / 8 : at.lane / 16);
 #pragma unroll
   for (int m = 0; m < M; m++) {
-    uint32_t a[3][4];
-    operand(u[m][0], u[m][1], a);
-    const int row = 16 * m * kHead * Chunk::kBytes;
-#pragma unroll 1
-    for (int c = 0; c < kChunks; c++) {
-      const uint4 low = pairs[c * 32], high = both ? pairs[(4 + c) * 32] : uint4{};
-      const uint32_t b0[4] = {low.x, low.y, low.z, low.w}, b1[4] = {high.x, high.y, high.z, high.w};
-      Chunk chunk;
-      chunk.load(at.state + row, c);
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        float x[4];
-        chunk.get(i, x);
-        for (float& e : x) e *= total;
-#pragma unroll
-        for (int part = 2; part >= 0; part--) mma_bf16(x, a[part], b0[i], b1[i]);
-        chunk.set(i, x);
+    const uint32_t stripe = at.state + 16 * m * kHead * Quad::kBytes;
+    const Parts low(u[m][0]), high(u[m][1]);
+    uint32_t k[4];
+#pragma unroll 2
+    for (int step = 0; step < kSteps; step++) {
+      if (KT == 2 || step % 2 == 0) {
+        load_matrices_transposed(k, keys + 32 * step);
+      } else {
+        k[0] = k[2], k[1] = k[3];
       }
-      chunk.store(at.state + row, c);
-      if (stored) chunk.store(stored + row, c);
+      Quad quad;
+      quad.load(stripe, step);
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float2 even = quad.pair(2 * i), odd = quad.pair(2 * i + 1);
+        float x[4] = {even.x * total, even.y * total, odd.x * total, odd.y * total};
+        if (KT == 2) {
+          // A part of all sixteen keys at a time.
+          const auto part = [&](const uint32_t(&a)[4], const uint32_t(&b)[4], int first) {
+            mma_bf16(x, {a[first], a[first + 1], b[first], b[first + 1]}, k[2 * i], k[2 * i + 1]);
+          };
+          part(low.low_high, high.low_high, 0);
+          part(low.high_middle, high.high_middle, 2);
+          part(low.high_middle, high.high_middle, 0);
+        } else {
+          mma_bf16(x, low.low_high, k[i], 0);
+          mma_bf16(x, low.high_middle, k[i], k[i]);
+        }
+        quad.set(2 * i, x[0], x[1]), quad.set(2 * i + 1, x[2], x[3]);
+      }
+      quad.store(stripe, step);
     }
   }
 }
 
-__device__ __forceinline__ void store_pair(const VerifyParams& p, int64_t at, float low, float high) {
+__device__ __forceinline__ void store_output(const VerifyParams& p, int64_t at, float low, float high) {
   if (p.out_dtype == DType::f32) {
     *reinterpret_cast<float2*>(static_cast<float*>(p.out) + at) = {low, high};
   } else {
@@ -159,78 +206,61 @@ __device__ __forceinline__ void store_pair(const VerifyParams& p, int64_t at, fl
   }
 }
 
-template <int M, int KT, int QT, int kSlices>
-__device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, int queries, const Place<kSlices>& at,
+template <int M, int KT, int QT>
+__device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, int queries, const Place& at,
                                               const Columns<M, KT, QT>& d) {
-  int64_t to = token_at(token + 2 * at.t, p.out_token, at.head, p.out_head) + at.V();
+  int64_t to = token_at(token + 2 * at.t, p.out_token, at.head, p.out_head) + at.V;
 #pragma unroll
   for (int u = 0; u < 2 * QT; u++) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       // Adding zero makes -0 of an empty state what any other sum of zeros is.
       const float(&x)[4] = d[m][KT + u / 2];
-      if (8 * (u / 2) + 2 * at.t + u % 2 < queries) store_pair(p, to + 16 * m, x[u % 2] + 0.0f, x[2 + u % 2] + 0.0f);
+      if (8 * (u / 2) + 2 * at.t + u % 2 < queries) store_output(p, to + 16 * m, x[u % 2] + 0.0f, x[2 + u % 2] + 0.0f);
     }
     to += u % 2 ? 7 * int64_t{p.out_token} : p.out_token;
   }
 }
 
-// The window's v as records.
-template <int M, int kSlices>
-__device__ __forceinline__ void append_values(const VerifyParams& p, const Unit& unit, const char* values,
-                                              const Place<kSlices>& at) {
-  uint16_t* ring = p.record_v + ring_at(p.v_at, unit, at.head, 0) + at.V();
-#pragma unroll 1
-  for (int key = unit.n + at.t; key < unit.keys(); key += 4) {
-    uint16_t* to = ring + static_cast<int64_t>(slot_of(p, unit, key)) * p.v_at.row;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-      reinterpret_cast<uint32_t*>(to)[8 * m] =
-          *reinterpret_cast<const uint32_t*>(values + key * at.kPitch + 2 * (at.v + 16 * m));
-  }
-}
-
-// A segment of KT key tiles and QT query tiles. Every instance does the same to a column, whatever stands beside it.
-template <int M, int KT, int QT, class Chunk, int kSlices>
+// A segment of KT key tiles and QT query tiles for M stripes, once their states and v are there. Every instance does
+// the same to a column, whatever stands beside it. read() is called when v is not needed any more, nor the state but
+// for a fold.
+template <class Quad, int M, int KT, int QT, int kRoom, class Read>
 __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Unit& unit, const Segment& s,
-                                                const Place<kSlices>& at, float (&corrections)[M][2][4]) {
+                                                const Place& at, const Values<M, kRoom>& v, Corrections<M>& corrections,
+                                                const Read& read) {
   Columns<M, KT, QT> d = {};
-  project<M, KT, QT, Chunk>(at, d);
-  residuals<M, KT, QT>(at, s.keys, d);
+  project<Quad, M, KT, QT>(at, d);
+  if (p.append) append_values<M, KT>(p, unit, s, at, v);
+  residuals<M, KT, QT>(at, s.keys, v, d);
+  read();
   int bad[M][2];
-  bool contained = false;
-#pragma unroll
-  for (int m = 0; m < M; m++) {
-    bad[m][0] = bad[m][1] = 8 * kKeyTiles;
-    contained |= contain<KT>(at.t, d[m], bad[m]);
-  }
+  const bool contained = contain<M, KT, QT>(at.t, d, bad);
 #pragma unroll
   for (int u = 0; u < QT; u++) {
-    const float2 scale =
-        *reinterpret_cast<const float2*>(&reinterpret_cast<const Coefficients*>(at.block)->query[8 * u + 2 * at.t]);
+    const float2 scale = *reinterpret_cast<const float2*>(&at.coefficients().query[8 * u + 2 * at.t]);
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float(&x)[4] = d[m][KT + u];
       x[0] *= scale.x, x[1] *= scale.y, x[2] *= scale.x, x[3] *= scale.y;
     }
   }
+  constexpr bool kFolds = KT <= 2;  // grains are of 8 or 16 keys
 #pragma unroll
-  for (int depth = 0; depth < (KT + 1) / 2; depth++) {
+  for (int b = 0; b < KT; b++) {
+    Fragment outputs[QT > 0 ? QT : 1];
+#pragma unroll
+    for (int u = 0; u < QT; u++) outputs[u] = load_fragment(at.block + s.outputs(b, u), at.lane);
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      uint32_t a[3][4];
-      if (2 * depth + 1 < KT)
-        operand(d[m][2 * depth], d[m][2 * depth + 1], a);
-      else
-        operand(d[m][2 * depth], {}, a);
+      const Parts a(d[m][b]);
 #pragma unroll
-      for (int u = 0; u < QT; u++)
-        mma_parts(d[m][KT + u], a, at.block + s.outputs() + (depth * QT + u) * kFragment, at.lane);
-      if constexpr (KT <= 2) {
+      for (int u = 0; u < QT; u++) mma_parts(d[m][KT + u], a, outputs[u]);
+      if constexpr (kFolds) {
         if (!s.update) continue;
 #pragma unroll
-        for (int v = 0; v < KT; v++)
-          mma_parts(corrections[m][v], a, at.block + s.corrections() + v * kFragment, at.lane);
+        for (int u = 0; u < KT; u++)
+          mma_parts(corrections[m][u], a, load_fragment(at.block + s.corrections(b, u), at.lane));
       }
     }
   }
@@ -253,25 +283,59 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
 
 }  // namespace consume
 
-// Rows 16 M warp and on of a slice of head `head` of a unit. tokens holds keys, queries and what was prepared, `state`
-// the slice and behind it its v. kWide: segments of more than 8 window tokens or more than 24 keys may come.
-template <int M, bool kWide, int kSlices, class Chunk>
-__device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
-                                             int slice, const char* tokens, char* state, int warp, int lane) {
-  consume::Place<kSlices> at{.v = 16 * M * warp + 2 * (lane / 4), .slice = slice, .lane = lane};
-  at.g = lane / 4, at.t = lane % 4, at.head = unit.head + head;
-  const char* const values = state + kHead * kHead / kSlices * Chunk::kBytes;
-  at.state = state + (at.v * kHead + 8 * at.t) * Chunk::kBytes;
-  const int own = (at.V() * kHead + 8 * at.t) * Chunk::kBytes;
-  consume::append_values<M>(p, unit, values, at);
-  const char* coefficients = tokens + unit.coefficients + head * unit.stride;
+// Rows of V of a tile, and tiles that a warp has of a head, one after the other.
+template <class Quad>
+constexpr int kTileRows = kTileBytes / (kHead * Quad::kBytes);
+template <class Quad>
+constexpr int kTiles = kHead / kWarps / kTileRows<Quad>;
+template <class Quad>
+constexpr int kStripes = kTileRows<Quad> / 16;
+// v of a tile's rows, of as many keys as a narrow segment has.
+template <class Quad>
+using TileValues = consume::Values<kStripes<Quad>, 2>;
+
+// Rows V and on of value head `head`, whose state comes to be in the warp's tile. tokens holds keys and queries,
+// `coefficients` what was prepared, v what was fetched for the first segment. next() is called when tile and v may be
+// filled anew.
+// kWide: segments of more than 8 window tokens or more than 24 keys may come.
+template <class Quad, bool kWide, class Next>
+__device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
+                                             int V, const char* tokens, const char* coefficients, uint32_t tile,
+                                             int lane, TileValues<Quad>& v, const Next& next) {
+  constexpr int M = kStripes<Quad>;
+  consume::Place at{.lane = lane, .g = lane / 4, .t = lane % 4, .head = head};
+  at.V = V + 2 * at.g, at.state = Quad::place(tile, lane);
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++) {
     const Segment& s = segments[i];
-    at.keys = tokens + s.first * kKeyPitch, at.queries = tokens + unit.queries() + s.query * kKeyPitch;
-    at.values = values + s.first * at.kPitch, at.block = coefficients + s.block;
-    float corrections[M][2][4] = {};
-    const auto go = [&](auto kt, auto qt) { consume::consume_segment<M, kt, qt, Chunk>(p, unit, s, at, corrections); };
+    at.keys = {tokens + s.first * kKeyPitch, s.keys};
+    at.queries = {tokens + unit.queries() + s.query * kKeyPitch, s.queries};
+    at.block = coefficients + s.block;
+    const bool last = i + 1 == unit.segments;
+    if (i > 0) v.fetch(p, unit, at.head, s, at.V, at.t);
+    copy_wait<0>();
+    __syncwarp();  // the state is there, or what a fold made of it
+    consume::Corrections<M> corrections = {};
+    const auto go = [&](auto kt, auto qt) {
+      consume::consume_segment<Quad, M, kt, qt>(p, unit, s, at, v, corrections, [&] {
+        if (last && !s.update) next();
+      });
+    };
+    // Segments so long are not folded. Their v do not wait in registers, and stripes take turns where those are few.
+    const auto go_long = [&](auto kt, auto qt) {
+      constexpr int kAtOnce = kWide ? M : 1;
+#pragma unroll 1
+      for (int m = 0; m < M; m += kAtOnce) {
+        consume::Place here = at;
+        here.V += 16 * m, here.state += 16 * m * kHead * Quad::kBytes;
+        consume::Values<kAtOnce, kt> values;
+        values.fetch(p, unit, at.head, s, here.V, at.t);
+        consume::Corrections<kAtOnce> none;
+        consume::consume_segment<Quad, kAtOnce, kt, qt>(p, unit, s, here, values, none, [&] {
+          if (last && m + kAtOnce == M) next();
+        });
+      }
+    };
     using std::integral_constant;
     const int shape = 4 * s.key_tiles() + s.query_tiles();
     // The plan's `wide` says which of these there can be.
@@ -289,7 +353,7 @@ __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& 
         go(integral_constant<int, 2>(), integral_constant<int, 1>());
         break;
       case 13:
-        go(integral_constant<int, 3>(), integral_constant<int, 1>());
+        go_long(integral_constant<int, 3>(), integral_constant<int, 1>());
         break;
     }
     if constexpr (kWide) {
@@ -298,29 +362,28 @@ __device__ __forceinline__ void consume_head(const VerifyParams& p, const Unit& 
           go(integral_constant<int, 2>(), integral_constant<int, 2>());
           break;
         case 14:
-          go(integral_constant<int, 3>(), integral_constant<int, 2>());
+          go_long(integral_constant<int, 3>(), integral_constant<int, 2>());
           break;
         case 17:
-          go(integral_constant<int, 4>(), integral_constant<int, 1>());
+          go_long(integral_constant<int, 4>(), integral_constant<int, 1>());
           break;
         case 18:
-          go(integral_constant<int, 4>(), integral_constant<int, 2>());
+          go_long(integral_constant<int, 4>(), integral_constant<int, 2>());
           break;
       }
     }
     if (!s.update) continue;
-    char* stored = static_cast<char*>(p.state) + ring_at(p.state_at, unit, at.head, 0) * Chunk::kBytes + own;
-    consume::fold<M, Chunk>(corrections, at, s, tokens + s.transposed, s.store ? stored : nullptr);
-  }
-}
-
-// The outputs of a row without a seat.
-__device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit& unit, int thread, int threads) {
-#pragma unroll 1
-  for (int64_t i = thread; i < int64_t{unit.heads} * unit.T * (kHead / 2); i += threads) {
-    const int token = static_cast<int>(i / (kHead / 2) % unit.T), head = static_cast<int>(i / (kHead / 2) / unit.T);
-    const int64_t at = token_at(unit.token + token, p.out_token, unit.head + head, p.out_head);
-    consume::store_pair(p, at + 2 * (i % (kHead / 2)), 0, 0);
+    if (s.key_tiles() == 1) {
+      consume::fold<Quad, M, 1>(corrections, at);
+    } else {
+      consume::fold<Quad, M, 2>(corrections, at);
+    }
+    __syncwarp();
+    if (s.store) {
+      char* const stored = static_cast<char*>(p.state) + ring_at(p.state_at, unit, at.head, V) * Quad::kBytes;
+      store_tile<Quad>(tile, stored, lane);
+    }
+    if (last) next();
   }
 }
 

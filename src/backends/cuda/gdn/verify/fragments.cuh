@@ -1,8 +1,28 @@
-// f32 numbers as three bf16 parts, and matrix fragments made of them.
+// Matrix fragments: of tokens, and of f32 numbers as three bf16 parts.
 #pragma once
+#include "backends/cuda/gdn/verify/config.h"
 #include "backends/cuda/ptx.cuh"
 
 namespace deltaring::cuda {
+
+// Up to 8 rows of tokens in shared memory, as lanes read them: what is behind the last row stands for a copy of it.
+struct Rows8 {
+  const char* first;
+  int count;
+  __device__ __forceinline__ uint32_t at(int row, int piece) const {
+    return shared_address(first) + min(row, count - 1) * kKeyPitch + piece * 16;
+  }
+};
+// Of all rows of one kind, those from 8 b on.
+__device__ __forceinline__ Rows8 rows_of(const char* first, int count, int b) {
+  return {first + 8 * b * kKeyPitch, count - 8 * b};
+}
+// For load_matrices: two tiles as the A operand of a product over channels, one step at a time; a tile as the B
+// operand, two steps at a time.
+__device__ __forceinline__ uint32_t rows_place(const Rows8& low, const Rows8& high, int lane) {
+  return (lane / 8 % 2 ? high : low).at(lane % 8, lane / 16);
+}
+__device__ __forceinline__ uint32_t columns_place(const Rows8& rows, int lane) { return rows.at(lane % 8, lane / 8); }
 
 __device__ __forceinline__ float high_part(float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); }
 
@@ -22,23 +42,39 @@ __device__ __forceinline__ void split(float x0, float x1, uint32_t (&parts)[3]) 
 __device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// A [16, 8] B fragment in three parts, as a lane keeps it in shared memory: high and middle, then low.
-__device__ __forceinline__ void store_fragment(char* fragment, int lane, const uint32_t (&b0)[3],
-                                               const uint32_t (&b1)[3]) {
-  reinterpret_cast<uint4*>(fragment)[lane] = {b0[0], b1[0], b0[1], b1[1]};
-  reinterpret_cast<uint2*>(fragment + 512)[lane] = {b0[2], b1[2]};
+// A [8, 8] B fragment in three parts, as lanes keep it in shared memory: two words each, then one.
+struct Fragment {
+  uint32_t part[3];
+};
+__device__ __forceinline__ void store_fragment(char* fragment, int lane, float x0, float x1) {
+  uint32_t b[3];
+  split(x0, x1, b);
+  reinterpret_cast<uint2*>(fragment)[lane] = {b[0], b[1]};
+  reinterpret_cast<uint32_t*>(fragment + 256)[lane] = b[2];
+}
+__device__ __forceinline__ Fragment load_fragment(const char* fragment, int lane) {
+  const uint2 x = reinterpret_cast<const uint2*>(fragment)[lane];
+  return {x.x, x.y, reinterpret_cast<const uint32_t*>(fragment + 256)[lane]};
 }
 
+// The accumulator [16, 8] of one product as the A operand of the next, in three parts of which two at a time fill the
+// depth of an instruction.
+struct Parts {
+  uint32_t low_high[4], high_middle[4];
+  __device__ __forceinline__ explicit Parts(const float (&x)[4]) {
+    uint32_t p[3], r[3];
+    split(x[0], x[1], p);
+    split(x[2], x[3], r);
+    low_high[0] = p[2], low_high[1] = r[2], low_high[2] = high_middle[0] = p[0], low_high[3] = high_middle[1] = r[0];
+    high_middle[2] = p[1], high_middle[3] = r[1];
+  }
+};
+
 // d += a b with both in three parts, all products above 2^-24 of the largest, small ones first.
-__device__ __forceinline__ void mma_parts(float (&d)[4], const uint32_t (&a)[3][4], const char* fragment, int lane) {
-  const uint4 hm = reinterpret_cast<const uint4*>(fragment)[lane];
-  const uint2 l = reinterpret_cast<const uint2*>(fragment + 512)[lane];
-  mma_bf16(d, a[2], hm.x, hm.y);
-  mma_bf16(d, a[0], l.x, l.y);
-  mma_bf16(d, a[1], hm.z, hm.w);
-  mma_bf16(d, a[1], hm.x, hm.y);
-  mma_bf16(d, a[0], hm.z, hm.w);
-  mma_bf16(d, a[0], hm.x, hm.y);
+__device__ __forceinline__ void mma_parts(float (&d)[4], const Parts& a, const Fragment& b) {
+  mma_bf16(d, a.low_high, b.part[0], b.part[2]);
+  mma_bf16(d, a.high_middle, b.part[1], b.part[1]);
+  mma_bf16(d, a.high_middle, b.part[0], b.part[0]);
 }
 
 }  // namespace deltaring::cuda

@@ -1,6 +1,5 @@
 #include "backends/cuda/gdn/verify/inst.cuh"
 
 namespace deltaring::cuda {
-template void launch_direct<DType::f16>(const VerifyPlan&, const VerifyParams&, cudaStream_t);
-template void launch_pipeline<DType::f16>(const VerifyPlan&, const VerifyParams&, cudaStream_t);
+template void launch_tensor<DType::f16>(const VerifyPlan&, const VerifyParams&, cudaStream_t);
 }  // namespace deltaring::cuda

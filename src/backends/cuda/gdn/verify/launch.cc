@@ -60,13 +60,19 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .fold_to = rows.fold_to,
           .B = small(rows.count * layers),
           .rows = rows.count,
-          .chunk_tokens = plan.chunk,
+          .first_part = plan.first_part,
+          .parts = plan.parts,
+          .part_tokens = plan.part,
+          .heads = plan.heads,
+          .room = plan.room,
+          .scratch = plan.scratch,
           .seats = small(s.checkpoint.shape[0] / layers),
           .Hv = small(s.checkpoint.shape[1]),
           .group = small(s.checkpoint.shape[1] / s.record_k.shape[1]),
           .R = small(s.record_k.shape[2]),
           .log2_F = grain == 8 ? 3 : 4,
           .exact = plan.exact,
+          .append = plan.appends(),
           .l2 = norm == QkNorm::l2,
           .state = s.checkpoint.data,
           .record_k = static_cast<uint16_t*>(s.record_k.data),
@@ -80,15 +86,11 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .beta_at = strides_of(s.record_beta)};
 }
 
-void launch(const VerifyPlan& plan, VerifyParams params, DType state, CudaStream& stream) {
-  const bool direct = plan.kernel == VerifyKernel::direct;
-  const auto kernel = state == DType::f32    ? (direct ? launch_direct<DType::f32> : launch_pipeline<DType::f32>)
-                      : state == DType::bf16 ? (direct ? launch_direct<DType::bf16> : launch_pipeline<DType::bf16>)
-                                             : (direct ? launch_direct<DType::f16> : launch_pipeline<DType::f16>);
-  for (int i = 0; i < plan.launches; i++) {
-    params.chunk = plan.prefill ? i - 1 : i, params.last = i + 1 == plan.launches;
-    kernel(plan, params, stream.get());
-  }
+void launch(const VerifyPlan& plan, const VerifyParams& params, DType state, CudaStream& stream) {
+  const auto kernel = state == DType::f32    ? launch_tensor<DType::f32>
+                      : state == DType::bf16 ? launch_tensor<DType::bf16>
+                                             : launch_tensor<DType::f16>;
+  kernel(plan, params, stream.get());
 }
 
 }  // namespace
@@ -96,7 +98,7 @@ void launch(const VerifyPlan& plan, VerifyParams params, DType state, CudaStream
 VerifyPlan plan_verify(const GdnVerifyArgs& a, bool prefill, const DeviceLimits& device) {
   VerifyDesc desc = desc_of(a.rows, a.state, a.grain);
   desc.T = a.rows.longest, desc.tokens = a.q.dtype, desc.prefill = prefill, desc.exact = a.bit_exact;
-  desc.aligned = desc.aligned && a.q.shape[0] <= std::numeric_limits<int32_t>::max() && aligned_rows(a.q) &&
+  desc.aligned = desc.aligned && a.q.shape[0] <= std::numeric_limits<int32_t>::max() / 2 && aligned_rows(a.q) &&
                  aligned_rows(a.k) && aligned_rows(a.v) && aligned_rows(a.out) && narrow(a.q, 0) && narrow(a.k, 0) &&
                  narrow(a.v, 0) && narrow(a.g, 0) && narrow(a.beta, 0) && narrow(a.out, 0);
   return plan_verify(desc, device);

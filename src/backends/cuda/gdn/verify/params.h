@@ -18,15 +18,18 @@ struct VerifyParams {
   const int64_t* first;  // [B]
   const int64_t* folded;
   const int64_t* fold_to;
-  int32_t B, tokens;            // B: rows of all layers
-  int32_t rows;                 // of the arrays, which every layer shares; B = layers x rows
-  int32_t chunk, chunk_tokens;  // the launch takes tokens [chunk, chunk + 1) * chunk_tokens of each row
-  bool last;                    // no launch follows
-  int32_t seats, Hv, group;     // seats of a layer; group = Hv / Hk
-  int32_t R, log2_F;            // R a power of two, F = 8 or 16
-  int32_t longest;              // tokens of a row, at most
-  bool prefill;                 // fold_to may lie inside the row
-  bool exact;                   // cut the window at grid points too
+  int32_t B, tokens;                       // B: rows of all layers
+  int32_t rows;                            // of the arrays, which every layer shares; B = layers x rows
+  int32_t first_part, parts, part_tokens;  // part i takes tokens [i, i + 1) * part_tokens of each row
+  int32_t heads;                           // value heads of a block
+  int32_t room, scratch;                   // bytes of shared memory: for tokens and all that is made of them; of that,
+                                           // what a preparing warp has
+  int32_t seats, Hv, group;                // seats of a layer; group = Hv / Hk
+  int32_t R, log2_F;                       // R a power of two, F = 8 or 16
+  int32_t longest;                         // tokens of a row, at most
+  bool prefill;                            // fold_to may lie inside the row
+  bool exact;                              // cut the window at grid points too
+  bool append;                             // the window's records are written here
   bool l2;
   float scale;
 

@@ -7,7 +7,7 @@
 // P (I + A) = W is solved from the right, a row to each quad of lanes, so row c sees rows <= c of A and nothing later.
 // beta in [0, 1] and |k^| = 1 bound (I + A)^-1 by 1.
 //
-// Loops are rolled up: the roles of the pipeline share an instruction cache that this code alone could fill.
+// Loops are rolled up: this code is long and runs once a head, where the instruction cache is what it waits for.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -17,52 +17,60 @@
 
 namespace deltaring::cuda {
 
-// A warp's own, in shared memory. A and W hold plain dot products first.
-struct Scratch {
-  float g[64], beta[64];  // of the unit's keys
+// What a warp prepares a head in, in shared memory.
+struct alignas(16) Scratch {
   double
       G[8 * kKeyTiles];  // log2 of the decay up to a key. Differences of f32 sums would lose what a strong one leaves
-  float r[8 * kKeyTiles], left[8 * kKeyTiles];  // 1 / |k|, beta / |k|
-  float q[8 * kQueryTiles];                     // scale / |q|
-  float rows[];  // A [i, j], zeros on the diagonal and above; W [c, j], zeros behind c's key
-
-  static __host__ __device__ constexpr int pitch(int key_tiles) { return 8 * key_tiles + 4; }
-  static __host__ __device__ constexpr int bytes(int key_tiles, int query_tiles) {
-    return static_cast<int>(sizeof(Scratch)) + 32 * (key_tiles + query_tiles) * pitch(key_tiles);
-  }
+  float left[8 * kKeyTiles];  // beta / |k|
+  float A[];                  // tiles [8, 8] of the lower triangle; zeros on the diagonal and above
 };
+
+// Where rows come from: keys in order of distance and behind them queries; values of a head. Selections, no branches.
+__device__ __forceinline__ const uint16_t* token_row(const VerifyParams& p, const Unit& unit, int row) {
+  const bool record = row < unit.records, query = row >= unit.keys();
+  const uint16_t* from = record  ? p.record_k + (unit.seat * p.k_at.outer + wide_product(unit.key_head, p.k_at.head))
+                         : query ? p.q + wide_product(unit.key_head, p.q_head)
+                                 : p.k + wide_product(unit.key_head, p.k_head);
+  const int at = record ? slot_of(p, unit, row) : unit.token + row - (query ? unit.keys() : unit.n);
+  return from + wide_product(at, record ? p.k_at.row : query ? p.q_token : p.k_token);
+}
+__device__ __forceinline__ const uint16_t* value_row(const VerifyParams& p, const Unit& unit, int head, int key) {
+  const bool record = key < unit.records;
+  const uint16_t* from = record ? p.record_v + (unit.seat * p.v_at.outer + wide_product(head, p.v_at.head))
+                                : p.v + wide_product(head, p.v_head);
+  const int at = record ? slot_of(p, unit, key) : unit.token + key - unit.n;
+  return from + wide_product(at, record ? p.v_at.row : p.v_token);
+}
 
 namespace prepare {
 
-// What a lane has of a head's gates, on its way from memory: the records of keys `lane` and `lane` + 32, and a window
-// token, of which a lane has one at most.
+// What a lane has of a head's gates, on its way from memory: of keys `lane` and `lane` + 32.
 struct Gates {
-  float g[2], beta[2];  // of the records
-  uint32_t a, b;        // of the window, as they are stored
-  float rate, bias;     // A_log, dt_bias
+  uint32_t g[2], beta[2];  // as they are stored: records f32, tokens of gate_dtype
+  float rate, bias;        // A_log, dt_bias
 };
 
-// The window token of a lane.
-__device__ __forceinline__ int window_token(const Unit& unit, int lane) { return (lane - unit.n) & 31; }
-
-// Only loads, so that they may be in flight while another head is prepared.
+// Only loads.
 __device__ __forceinline__ Gates fetch_gates(const VerifyParams& p, const Unit& unit, int head, int lane) {
   Gates x{};
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const int key = lane + 32 * i, slot = slot_of(p, unit, key);
-    if (key >= unit.n) continue;
-    x.g[i] = p.record_g[ring_at(p.g_at, unit, head, slot)];
-    x.beta[i] = p.record_beta[ring_at(p.beta_at, unit, head, slot)];
-  }
-  const int i = window_token(unit, lane);
-  if (i >= unit.T) return x;
-  const int64_t a = token_at(unit.token + i, p.g_token, head, p.g_head);
-  const int64_t b = token_at(unit.token + i, p.beta_token, head, p.beta_head);
-  if (p.gate_dtype == DType::f32) {
-    x.a = static_cast<const uint32_t*>(p.g)[a], x.b = static_cast<const uint32_t*>(p.beta)[b];
-  } else {
-    x.a = static_cast<const uint16_t*>(p.g)[a], x.b = static_cast<const uint16_t*>(p.beta)[b];
+    const int key = lane + 32 * i;
+    if (key >= unit.keys()) break;
+    if (key < unit.records) {
+      const int slot = slot_of(p, unit, key);
+      x.g[i] = __float_as_uint(p.record_g[ring_at(p.g_at, unit, head, slot)]);
+      x.beta[i] = __float_as_uint(p.record_beta[ring_at(p.beta_at, unit, head, slot)]);
+      continue;
+    }
+    const int token = unit.token + key - unit.n;
+    const int64_t g = token_at(token, p.g_token, head, p.g_head),
+                  beta = token_at(token, p.beta_token, head, p.beta_head);
+    if (p.gate_dtype == DType::f32) {
+      x.g[i] = static_cast<const uint32_t*>(p.g)[g], x.beta[i] = static_cast<const uint32_t*>(p.beta)[beta];
+    } else {
+      x.g[i] = static_cast<const uint16_t*>(p.g)[g], x.beta[i] = static_cast<const uint16_t*>(p.beta)[beta];
+    }
   }
   if (p.A_log) x.rate = p.A_log[head], x.bias = p.dt_bias[head];
   return x;
@@ -74,41 +82,36 @@ __device__ __forceinline__ float widen_gate(uint32_t bits, DType t) {
                             : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
 }
 
-// g and beta of all keys into the scratch; the window's into its records as well.
-__device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, const Gates& x,
-                                             int lane, Scratch& w) {
+// g and beta of keys `lane` and `lane` + 32, as bits again; the window's into its records as well.
+__device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, Gates& x, int lane) {
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const int key = lane + 32 * i;
-    if (key < unit.n) w.g[key] = x.g[i], w.beta[key] = x.beta[i];
+    if (key >= unit.keys()) break;
+    if (key < unit.records) continue;
+    float g = widen_gate(x.g[i], p.gate_dtype), beta = widen_gate(x.beta[i], p.gate_dtype);
+    if (p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
+    x.g[i] = __float_as_uint(g), x.beta[i] = __float_as_uint(beta);
+    if (key < unit.n || !p.append) continue;
+    const int slot = slot_of(p, unit, key);
+    p.record_g[ring_at(p.g_at, unit, head, slot)] = g;
+    p.record_beta[ring_at(p.beta_at, unit, head, slot)] = beta;
   }
-  const int i = window_token(unit, lane), key = unit.n + i;
-  if (i >= unit.T) return;
-  float g = widen_gate(x.a, p.gate_dtype), beta = widen_gate(x.b, p.gate_dtype);
-  if (p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
-  const int slot = slot_of(p, unit, key);
-  w.g[key] = g, w.beta[key] = beta;
-  p.record_g[ring_at(p.g_at, unit, head, slot)] = g;
-  p.record_beta[ring_at(p.beta_at, unit, head, slot)] = beta;
+}
+
+// Of any key.
+__device__ __forceinline__ float of_key(const uint32_t (&x)[2], int key) {
+  const uint32_t low = __shfl_sync(~0u, x[0], key & 31), high = __shfl_sync(~0u, x[1], key & 31);
+  return __uint_as_float(key < 32 ? low : high);
 }
 
 // The window's k as records.
 __device__ __forceinline__ void append_keys(const VerifyParams& p, const Unit& unit, const char* tokens, int lane) {
 #pragma unroll 1
-  for (int i = lane / 16; i < unit.T; i += 2) {
-    uint16_t* to = p.record_k + ring_at(p.k_at, unit, unit.key_head, slot_of(p, unit, unit.n + i));
-    reinterpret_cast<uint4*>(to)[lane % 16] =
-        reinterpret_cast<const uint4*>(tokens + (unit.n + i) * kKeyPitch)[lane % 16];
+  for (int key = unit.n + lane / 16; key < unit.keys(); key += 2) {
+    uint16_t* to = p.record_k + ring_at(p.k_at, unit, unit.key_head, slot_of(p, unit, key));
+    reinterpret_cast<uint4*>(to)[lane % 16] = reinterpret_cast<const uint4*>(tokens + key * kKeyPitch)[lane % 16];
   }
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-__device__ __forceinline__ float squares(float sum, uint32_t pair) {
-  return fmaf(bf16_high(pair), bf16_high(pair), fmaf(bf16_low(pair), bf16_low(pair), sum));
 }
 
 // 1 / sqrt(x), a Newton step behind the hardware's.
@@ -117,39 +120,28 @@ __device__ __forceinline__ float inverse_root(float x) {
   return y * fmaf(-0.5f * x * y, y, 1.5f);
 }
 
-// 1/|row| of the rows of a tile of 8, for lanes t = 0 of (g, t).
-__device__ __forceinline__ float inverse_norm(const char* rows, bool l2, int lane) {
-  float sum = 0;
+// Dot products of 16 rows with 8 columns.
+__device__ __forceinline__ void dots(uint32_t rows, uint32_t columns, float (&d)[4]) {
+  float odd[4] = {};
+#pragma unroll
+  for (float& x : d) x = 0;
+#pragma unroll
+  for (int c = 0; c < kHead / 32; c++) {
+    uint32_t a[4], b[4], x[4];
+    load_matrices(x, columns + 64 * c);
+    load_matrices(a, rows + 64 * c);
+    load_matrices(b, rows + 64 * c + 32);
+    mma_bf16(d, a, x[0], x[1]);
+    mma_bf16(odd, b, x[2], x[3]);
+  }
+#pragma unroll
+  for (int m = 0; m < 4; m++) d[m] += odd[m];
+}
+
+// Of the first `count` lanes.
+__device__ __forceinline__ double inclusive_sum(double x, int count, int lane) {
 #pragma unroll 1
-  for (int c = 0; c < kHead / 32; c++) {
-    const uint4 x = *reinterpret_cast<const uint4*>(rows + lane / 4 * kKeyPitch + lane % 4 * 16 + 64 * c);
-    sum = squares(squares(squares(squares(sum, x.x), x.y), x.z), x.w);
-  }
-  sum = quad_sum(sum);
-  return l2 ? inverse_root(sum + 1e-6f) : 1;
-}
-
-// Dot products of 8 rows, and of the next 8 if `both`, with 8 columns into a matrix.
-__device__ __forceinline__ void multiply(const char* rows, bool both, const char* columns, float* to, int pitch,
-                                         int lane) {
-  float even[4] = {}, odd[4] = {};
-  const int offset = lane / 4 * kKeyPitch + lane % 4 * 16;
-#pragma unroll
-  for (int c = 0; c < kHead / 32; c++) {
-    const uint4 a = *reinterpret_cast<const uint4*>(rows + offset + 64 * c);
-    const uint4 b = *reinterpret_cast<const uint4*>(rows + 8 * kKeyPitch + offset + 64 * c);
-    const uint4 x = *reinterpret_cast<const uint4*>(columns + offset + 64 * c);
-    mma_bf16(even, {a.x, b.x, a.y, b.y}, x.x, x.y);
-    mma_bf16(odd, {a.z, b.z, a.w, b.w}, x.z, x.w);
-  }
-  float* at = to + lane / 4 * pitch + lane % 4 * 2;
-  *reinterpret_cast<float2*>(at) = {even[0] + odd[0], even[1] + odd[1]};
-  if (both) *reinterpret_cast<float2*>(at + 8 * pitch) = {even[2] + odd[2], even[3] + odd[3]};
-}
-
-__device__ __forceinline__ double inclusive_sum(double x, int lane) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
+  for (int step = 1; step < count; step *= 2) {
     const double before = __shfl_up_sync(~0u, x, step);
     if (lane >= step) x += before;
   }
@@ -162,20 +154,24 @@ __device__ __forceinline__ float decay(double from, double to) {
   return y;
 }
 
-// Dot products of a matrix become what is asked for, tiles of 8 x 8 with lane (row, column) = (lane / 8 and + 4, lane %
-// 8): times left[i] r[j] e^(G_to(i) - G_j), and zero where j is not before `ends` + i. Of a triangle the tiles above
-// the diagonal stay unread.
-__device__ __forceinline__ void scale_rows(float* m, int pitch, int rows, int key_tiles, bool triangle,
-                                           const float* left, const double* G, int ends, int lane, const Scratch& w) {
+// Dot products with keys j and j+1, times factor r[j] e^(to - G_j).
+__device__ __forceinline__ float2 scaled(float2 x, float factor, double to, const float* r, int j, const Scratch& w) {
+  const double2 from = *reinterpret_cast<const double2*>(&w.G[j]);
+  return {factor * r[j] * decay(from.x, to) * x.x, factor * r[j + 1] * decay(from.y, to) * x.y};
+}
+
+// A from dot products: times left[i] r[j] e^(G_i - G_j), and zero where j is not before i.
+__device__ __forceinline__ void scale_keys(const float2* products, const float* r, int key_tiles, int lane,
+                                           Scratch& w) {
+  const int g = lane / 4, t = lane % 4;
 #pragma unroll 1
-  for (int b = 0; b < key_tiles; b++) {
-    const int j = 8 * b + lane % 8;
-    const double from = w.G[j];
-    const float r = w.r[j];
-#pragma unroll 2
-    for (int i = (triangle ? 8 * b : 0) + lane / 8; i < rows; i += 4) {
-      float& x = m[i * pitch + j];
-      x = j < ends + i ? left[i] * r * decay(from, G[i]) * x : 0;
+  for (int a = 0; a < key_tiles; a++) {
+    const int i = 8 * a + g;
+#pragma unroll 1
+    for (int b = 0; b <= a; b++) {
+      const int j = 8 * b + 2 * t, tile = Segment::of_keys(a, b);
+      const float2 x = scaled(products[tile * 32 + lane], w.left[i], w.G[i], r, j, w);
+      reinterpret_cast<float2*>(w.A)[tile * 32 + lane] = {j < i ? x.x : 0, j + 1 < i ? x.y : 0};
     }
   }
 }
@@ -183,131 +179,129 @@ __device__ __forceinline__ void scale_rows(float* m, int pitch, int rows, int ke
 // x (I + A) = x for the columns of key tile b and before, the last of them first. Lane (g, t) holds row g of 8 at
 // columns 8m+2t, 8m+2t+1; `last` is the last column that may be other than 0 in its row.
 template <int b>
-__device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int keys, const float* A, int pitch,
-                                      int lane) {
+__device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int keys, const float* A, int lane) {
 #pragma unroll 1
   for (int i = min(8 * b + 7, keys - 1); i >= 8 * b; i--) {
-    const float* row = A + i * pitch + lane % 4 * 2;
+    const float2* row = reinterpret_cast<const float2*>(A) + Segment::of_keys(b, 0) * 32 + i % 8 * 4 + lane % 4;
     const float d = __shfl_sync(~0u, i % 2 ? x[2 * b + 1] : x[2 * b], (lane & ~3) | (i % 8 / 2));
     const bool reached = i <= last;
 #pragma unroll
     for (int m = 0; m <= b; m++) {
-      const float2 a = *reinterpret_cast<const float2*>(row + 8 * m);
+      const float2 a = row[32 * m];
       x[2 * m] = reached ? fmaf(-d, a.x, x[2 * m]) : x[2 * m];
       x[2 * m + 1] = reached ? fmaf(-d, a.y, x[2 * m + 1]) : x[2 * m + 1];
     }
   }
-  if constexpr (b > 0) solve<b - 1>(x, last, keys, A, pitch, lane);
+  if constexpr (b > 0) solve<b - 1>(x, last, keys, A, lane);
 }
 
-// Keys as the B operand of a fold: pairs of keys a channel, channels in the order in which lanes own the state.
-__device__ __forceinline__ void transpose(const char* keys, int key_tiles, char* to, int lane) {
-  const int g = lane / 4, t = lane % 4;
-#pragma unroll 1
-  for (int m = 0; m < 4 * key_tiles; m++) {
-    const char* row = keys + (m / 4 * 8 + 2 * t) * kKeyPitch + m % 4 * 64 + g / 2 * 16 + g % 2 * 2;
-    uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const uint32_t low = *reinterpret_cast<const uint16_t*>(row + 4 * i);
-      pair[i] = low | uint32_t{*reinterpret_cast<const uint16_t*>(row + kKeyPitch + 4 * i)} << 16;
-    }
-    reinterpret_cast<uint4*>(to)[m * 32 + lane] = {pair[0], pair[1], pair[2], pair[3]};
-  }
-}
-
-// Norms, sums of the gates and the coefficients of single tokens.
-__device__ __forceinline__ void prepare_tokens(const VerifyParams& p, const Segment& s, const char* keys,
-                                               const char* queries, int lane, Scratch& w, Coefficients& out) {
-  const int kt = s.key_tiles(), t = lane % 4, g = lane / 4;
-#pragma unroll 1
-  for (int b = 0; b < kt + s.query_tiles(); b++) {
-    const bool key = b < kt;
-    const float norm = inverse_norm(key ? keys + 8 * b * kKeyPitch : queries + 8 * (b - kt) * kKeyPitch, p.l2, lane);
-    if (t == 0) (key ? w.r + 8 * b : w.q + 8 * (b - kt))[g] = key ? norm : p.scale * norm;
-  }
+// Sums of the gates, and the coefficients of single tokens.
+__device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& gates, const float* r, const float* q,
+                                               int lane, Scratch& w, Coefficients& out) {
+  const float g = of_key(gates.g, s.first + lane), b = of_key(gates.beta, s.first + lane);
   // The least decay that is told from none at all; -inf would make differences of sums NaN.
-  const float gate = lane < s.keys ? w.g[s.first + lane] : 0, beta = lane < s.keys ? w.beta[s.first + lane] : 0;
-  const double G = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, lane);
+  const float gate = lane < s.keys ? g : 0, beta = lane < s.keys ? b : 0;
+  const double G = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, s.keys, lane);
   const double total = __shfl_sync(~0u, G, s.keys - 1);
-  w.G[lane] = G;
+  const float left = lane < s.keys ? beta * r[lane] : 0;
+  w.G[lane] = G, w.left[lane] = left;
   __syncwarp();
-  const float left = beta * w.r[lane];
-  w.left[lane] = left;
   if (lane < s.keys) out.key[lane] = left * decay(0, G), out.beta[lane] = beta;
-  if (lane < s.queries) out.query[lane] = w.q[lane] * decay(0, w.G[s.window + lane]);
+  if (lane < s.queries) out.query[lane] = q[lane] * decay(0, w.G[s.window + lane]);
   if (lane == 0) out.total = decay(0, total);
 }
 
-// 8 rows of P, or of what makes corrections, as a fragment: `row` is the lane's, of W, or of the diagonal.
-__device__ __forceinline__ void solve_rows(const Segment& s, int row, const float* W, const float* A, int pitch,
-                                           char* fragments, int stride, int lane, const Scratch& w) {
-  const int kt = s.key_tiles(), t = lane % 4;
-  const float own = W ? 0 : w.r[row] * decay(w.G[row], w.G[s.keys - 1]);
+// 8 rows of P from W's dot products, or of what makes corrections, as fragments a key tile, `stride` bytes apart: `row`
+// is the lane's, a query, or the key of the diagonal.
+template <bool kQueries>
+__device__ __forceinline__ void solve_rows(const Segment& s, int row, const float2* products, const float* r,
+                                           const float* q, char* fragments, int stride, int lane, const Scratch& w) {
+  const int kt = s.key_tiles(), t = lane % 4, last = kQueries ? s.window + row : row;
+  const float factor = kQueries ? q[row] : r[row] * decay(w.G[row], w.G[s.keys - 1]);
   float x[2 * kKeyTiles];
 #pragma unroll
   for (int b = 0; b < kKeyTiles; b++) {
     const int j = 8 * b + 2 * t;
-    float2 pair{j == row ? own : 0, j + 1 == row ? own : 0};
-    if (W) pair = b < kt ? *reinterpret_cast<const float2*>(W + row * pitch + j) : float2{0, 0};
+    float2 pair{0, 0};
+    if (!kQueries) {
+      pair = {j == row ? factor : 0, j + 1 == row ? factor : 0};
+    } else if (b < kt) {
+      pair = scaled(products[b * 32 + lane], factor, w.G[last], r, j, w);
+      pair = {j <= last ? pair.x : 0, j < last ? pair.y : 0};
+    }
     x[2 * b] = pair.x, x[2 * b + 1] = pair.y;
   }
-  solve<kKeyTiles - 1>(x, W ? s.window + row : row, s.keys, A, pitch, lane);
+  solve<kKeyTiles - 1>(x, last, s.keys, w.A, lane);
 #pragma unroll
-  for (int depth = 0; depth < kKeyTiles / 2; depth++) {
-    if (2 * depth >= kt) continue;
-    uint32_t b0[3], b1[3];
-    split(x[4 * depth], x[4 * depth + 1], b0);
-    split(x[4 * depth + 2], x[4 * depth + 3], b1);
-    store_fragment(fragments + depth * stride * kFragment, lane, b0, b1);
+  for (int b = 0; b < kKeyTiles; b++) {
+    if (b < kt) store_fragment(fragments + b * stride, lane, x[2 * b], x[2 * b + 1]);
   }
 }
 
-__device__ __forceinline__ void prepare_segment(const VerifyParams& p, const Segment& s, const char* keys,
-                                                const char* queries, int lane, Scratch& w, char* block) {
-  const int kt = s.key_tiles(), qt = s.query_tiles(), pitch = Scratch::pitch(kt), g = lane / 4;
-  float* const A = w.rows;
-  float* const W = A + kt * 8 * pitch;
+// Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
+// norms from those of tokens with themselves. All warps of the block share the work: `job` counts it over segments.
+__device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const Unit& unit, char* tokens,
+                                         int warp, int lane, int& job) {
+  const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
+  const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
+  auto& norms = *reinterpret_cast<Norms*>(tokens + unit.norms());
+  float2* const products = reinterpret_cast<float2*>(tokens + s.products);
+  const auto tile = [&](int b) { return b < kt ? rows_of(keys, s.keys, b) : rows_of(queries, s.queries, b - kt); };
+  // Of a product of the tile with itself: that of the lane's row with itself.
+  const auto norm = [&](float even, float odd) {
+    const float x = g % 2 ? odd : even;
+    return p.l2 ? inverse_root(x + 1e-6f) : 1.0f;
+  };
+  const auto put = [&](int row_tile, int column, float2 x) {
+    if (row_tile >= kt) {
+      products[s.of_queries(row_tile - kt, column) * 32 + lane] = x;
+    } else if (column <= row_tile) {
+      products[Segment::of_keys(row_tile, column) * 32 + lane] = x;
+      if (row_tile == column && t == g / 2 && 8 * column + g < s.keys)
+        norms.r[s.first + 8 * column + g] = norm(x.x, x.y);
+    }
+  };
 #pragma unroll 1
-  for (int i = 0; i < s.depth() + (qt + 1) / 2; i++) {
-    const bool key = i < s.depth();
-    const char* rows = key ? keys + 16 * i * kKeyPitch : queries;
-    const int columns = key ? min(2 * i + 2, kt) : kt;
-    const bool both = key ? 2 * i + 1 < kt : qt > 1;
-    float* to = key ? A + 16 * i * pitch : W;
+  for (int b = 0; b < kt + qt; b += 2) {
+    const int next = min(b + 1, kt + qt - 1);
 #pragma unroll 1
-    for (int b = 0; b < columns; b++) multiply(rows, both, keys + 8 * b * kKeyPitch, to + 8 * b, pitch, lane);
+    for (int column = 0; column < min(b + 2, kt); column++) {
+      if (job++ % kWarps != warp) continue;
+      float d[4];
+      dots(rows_place(tile(b), tile(next), lane), columns_place(tile(column), lane), d);
+      put(b, column, {d[0], d[1]});
+      if (next > b) put(next, column, {d[2], d[3]});
+    }
   }
-  prepare_tokens(p, s, keys, queries, lane, w, *reinterpret_cast<Coefficients*>(block));
-  __syncwarp();
-  scale_rows(A, pitch, 8 * kt, kt, true, w.left, w.G, 0, lane, w);
-  scale_rows(W, pitch, s.queries, kt, false, w.q, w.G + s.window, s.window + 1, lane, w);
-  __syncwarp();
-  // Groups of 8 right-hand sides: the queries, then with an update each key for its own.
 #pragma unroll 1
-  for (int group = 0; group < qt + (s.update ? kt : 0); group++) {
-    const bool query = group < qt;
-    char* to = block + (query ? s.outputs() + group * kFragment : s.corrections() + (group - qt) * kFragment);
-    solve_rows(s, 8 * (query ? group : group - qt) + g, query ? W : nullptr, A, pitch, to, query ? qt : kt, lane, w);
+  for (int u = 0; u < qt; u++) {
+    if (job++ % kWarps != warp) continue;
+    float d[4];
+    dots(rows_place(tile(kt + u), tile(kt + u), lane), columns_place(tile(kt + u), lane), d);
+    if (t == g / 2 && 8 * u + g < s.queries) norms.q[s.query + 8 * u + g] = p.scale * norm(d[0], d[1]);
   }
+}
+
+// A segment of a head, by a warp, once the dot products are there.
+__device__ __forceinline__ void prepare_segment(const Segment& s, const Unit& unit, const char* tokens,
+                                                const Gates& gates, int lane, Scratch& w, char* block) {
+  const auto& norms = *reinterpret_cast<const Norms*>(tokens + unit.norms());
+  const float *r = norms.r + s.first, *q = norms.q + s.query;
+  const float2* products = reinterpret_cast<const float2*>(tokens + s.products);
+  const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4;
+  prepare_tokens(s, gates, r, q, lane, w, *reinterpret_cast<Coefficients*>(block));
+  scale_keys(products, r, kt, lane, w);
+  __syncwarp();
+#pragma unroll 1
+  for (int u = 0; u < qt; u++)
+    solve_rows<true>(s, 8 * u + g, products + s.of_queries(u, 0) * 32, r, q, block + s.outputs(0, u), qt * kFragment,
+                     lane, w);
+#pragma unroll 1
+  for (int u = 0; s.update && u < kt; u++)
+    solve_rows<false>(s, 8 * u + g, nullptr, r, q, block + s.corrections(0, u), kt * kFragment, lane, w);
   __syncwarp();
 }
 
 }  // namespace prepare
-
-// Head `head` of a unit, once the keys and queries are there and its gates are in the scratch. What the heads share is
-// the first one's to do.
-__device__ __forceinline__ void prepare_head(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
-                                             char* tokens, int lane, Scratch& w) {
-  if (head == 0 && unit.head % p.group == 0) prepare::append_keys(p, unit, tokens, lane);
-  char* const coefficients = tokens + unit.coefficients + head * unit.stride;
-#pragma unroll 1
-  for (int i = 0; i < unit.segments; i++) {
-    const Segment s = segments[i];
-    const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
-    prepare::prepare_segment(p, s, keys, queries, lane, w, coefficients + s.block);
-    if (head == 0 && s.update) prepare::transpose(keys, s.key_tiles(), tokens + s.transposed, lane);
-  }
-}
 
 }  // namespace deltaring::cuda

@@ -14,7 +14,7 @@
 namespace deltaring::cuda {
 
 // Coefficients of a segment, behind which the fragments lie: queries x keys for the outputs; with an update keys x keys
-// for the corrections, and the keys transposed.
+// for the corrections.
 struct Coefficients {
   float key[8 * kKeyTiles];  // beta e^G / |k|
   float beta[8 * kKeyTiles];
@@ -23,46 +23,58 @@ struct Coefficients {
   float pad[3];
 };
 
-struct alignas(16) Segment {
+// Of a unit's tokens.
+struct Norms {
+  float r[kMostRecords];     // 1 / |k|
+  float q[8 * kQueryTiles];  // scale / |q|
+};
+
+constexpr int triangle(int tiles) { return tiles * (tiles + 1) / 2; }
+constexpr int kTileOfProducts = 8 * 8 * 4;  // bytes
+
+struct Segment {
   int first, keys;     // its first key, and how many
   int query, queries;  // its first window token, and how many
   int update, store;   // is the state folded behind it, and stored?
   int window;          // its first window key, counted within it
   int block;           // bytes from a head's coefficients to the segment's
-  int transposed;      // bytes from the unit's tokens to the keys transposed, for an update
-  int pad[3];
+  int products;        // bytes from the unit's tokens to the dot products of its keys and queries with its keys
 
   constexpr int key_tiles() const { return (keys + 7) / 8; }
   constexpr int query_tiles() const { return (queries + 7) / 8; }
-  constexpr int depth() const { return (keys + 15) / 16; }
-  // Bytes behind the block's start.
-  constexpr int outputs() const { return static_cast<int>(sizeof(Coefficients)); }
-  constexpr int corrections() const { return outputs() + depth() * query_tiles() * kFragment; }
-  constexpr int transposed_bytes() const { return update ? key_tiles() * 8 * kHead * 2 : 0; }
-  constexpr int bytes() const { return corrections() + (update ? depth() * key_tiles() * kFragment : 0); }
+  // Bytes behind the block's start: of the fragment of key tile b for queries 8u and on, for the corrections of keys 8u
+  // and on.
+  constexpr int outputs(int b, int u) const {
+    return static_cast<int>(sizeof(Coefficients)) + (b * query_tiles() + u) * kFragment;
+  }
+  constexpr int corrections(int b, int u) const { return outputs(key_tiles(), 0) + (b * key_tiles() + u) * kFragment; }
+  constexpr int bytes() const { return update ? corrections(key_tiles(), 0) : outputs(key_tiles(), 0); }
+  // Which tile of products: of keys 8a and on with keys 8b and on (b <= a), of queries 8u and on with those.
+  static constexpr int of_keys(int a, int b) { return triangle(a) + b; }
+  constexpr int of_queries(int u, int b) const { return triangle(key_tiles()) + u * key_tiles() + b; }
+  constexpr int products_bytes() const { return of_queries(query_tiles(), 0) * kTileOfProducts; }
 };
 
-// The tokens block of a unit holds its keys, queries, the transposed keys and a head's coefficients after the other's.
-struct alignas(16) Unit {
+// The room of a unit holds its keys, its queries, norms and dot products; then the coefficients of a batch of heads,
+// one after the other, and the scratches in which they are prepared.
+struct Unit {
   int32_t seat;  // counted over all layers; -1: zeros out, nothing else
   int32_t key_head;
   int32_t head, heads;   // its value heads
   int32_t token;         // of the row's first window token
-  int32_t T, n;          // window tokens, records
+  int32_t T, n;          // window tokens, keys before them
+  int32_t records;       // of those n in the ring; what follows them is a token of the row already
   int32_t slot;          // of the first record
   int32_t segments;      // 0: nothing is read for it
   int32_t coefficients;  // bytes from the tokens to the first head's; and of one head's
   int32_t stride;
   int32_t folds;  // fold_to - folded
+  int32_t batch;  // heads that are prepared at a time
 
   constexpr int keys() const { return n + T; }
-  constexpr int queries() const { return keys() * kKeyPitch; }  // bytes from the tokens to the first query
-  constexpr int tokens_block() const { return segments > 0 ? (coefficients + heads * stride + 127) & -128 : 0; }
-  // Of a slice of the state and the values that go with it.
-  constexpr int state_block(int element_bytes) const {
-    const int slices = slices_of(element_bytes), state = kHead * kHead * element_bytes / slices;
-    return segments > 0 ? (state + keys() * value_pitch(slices) + 127) & -128 : 0;
-  }
+  constexpr int queries() const { return keys() * kKeyPitch; }      // bytes from the tokens to the first query
+  constexpr int norms() const { return (keys() + T) * kKeyPitch; }  // and to the norms
+  constexpr int scratches(int count) const { return coefficients + count * stride; }
 };
 
 // What the row arrays say of a row, before anything is made of it.
@@ -80,83 +92,109 @@ constexpr RawRow read_row(const VerifyParams& p, int index) {
   return row;
 }
 
-// A row whose numbers are impossible, as check_verify, check_prefill and check(GdnFoldArgs) have it, loses its seat.
-constexpr bool possible(const VerifyParams& p, const RawRow& row) {
-  if (row.seat < 0 || row.seat >= p.seats || row.folded < 0 || row.first > kLastPosition) return false;
-  if (row.folded > row.first) return false;
-  const int64_t length = row.end - row.start, end = row.first + length;
-  const bool together = end - row.folded <= p.R;  // records and tokens fit the ring side by side
-  return row.folded <= row.fold_to && row.fold_to <= (p.prefill ? end : row.first) &&
-         ((row.folded | row.fold_to) & ((1 << p.log2_F) - 1)) == 0 && length <= p.longest &&
-         row.first - row.folded <= p.R && end - row.fold_to <= p.R &&
-         (together || (p.prefill && row.fold_to >= row.first));
+// A row with positions counted from its checkpoint. One whose numbers are impossible, as check_verify, check_prefill
+// and check(GdnFoldArgs) have it, has no seat, and one whose tokens are nowhere has none.
+struct RelativeRow {
+  int32_t seat = -1, start = 0, length = 0;
+  int32_t n = 0, fold = 0;  // records, fold_to
+  int32_t slot = 0;         // of the first record
+};
+constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
+  if (row.start < 0 || row.start > row.end || row.end > p.tokens) return {};
+  RelativeRow x{.start = row.start, .length = row.end - row.start};
+  const bool seated = (row.seat >= 0) & (row.seat < p.seats) & (x.length <= p.longest);
+  if (!seated | (row.folded < 0) | (row.folded > row.first) | (row.first > kLastPosition) | (row.fold_to < row.folded))
+    return x;
+  const int64_t n = row.first - row.folded, fold = row.fold_to - row.folded, end = n + x.length;
+  const bool together = end <= p.R;  // records and tokens fit the ring side by side
+  if ((n > p.R) | (fold > (p.prefill ? end : n)) | (((row.folded | row.fold_to) & ((1 << p.log2_F) - 1)) != 0) |
+      (end - fold > p.R) | !(together | (p.prefill & (fold >= n))))
+    return x;
+  x.seat = row.layer_at + row.seat, x.n = static_cast<int32_t>(n), x.fold = static_cast<int32_t>(fold);
+  x.slot = static_cast<int32_t>(row.folded) & (p.R - 1);
+  return x;
 }
 
-// The launch's chunk of a row. A chunk starts by folding the whole grains before it, up to fold_to, so that its records
-// and tokens fit the ring; a prefill starts with a chunk of no tokens, -1, and ends with another.
-constexpr RawRow chunk_of(const VerifyParams& p, RawRow row) {
-  if (row.start < 0 || row.start > row.end || row.end > p.tokens) return {.seat = -1};
-  const int64_t length = row.end - row.start, from = int64_t{p.chunk} * p.chunk_tokens;
-  const int64_t begin = std::max(int64_t{0}, std::min(from, length)),
-                until = std::max(int64_t{0}, std::min(from + p.chunk_tokens, length));
-  if (!possible(p, row)) {
-    // The last launch clears what a row has beyond the longest.
-    return {.start = row.start + static_cast<int32_t>(begin),
-            .end = p.last ? row.end : row.start + static_cast<int32_t>(until),
-            .seat = -1};
+// What a block's warps know of its work.
+struct Header {
+  Unit unit;
+  RelativeRow row;
+  Segment segments[kSegments];
+};
+
+// A part of a row. It starts by folding the whole grains before it, up to fold_to, so that its keys are few; a prefill
+// starts with a part of no tokens, -1, and ends with another.
+constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, int key_head, int head, int heads) {
+  if (p.parts - p.first_part == 1) {  // all of it
+    return {.seat = row.seat,
+            .key_head = key_head,
+            .head = head,
+            .heads = heads,
+            .token = row.start,
+            .T = row.length,
+            .n = row.n,
+            .records = row.n,
+            .slot = row.slot,
+            .folds = row.fold};
   }
-  const auto checkpoint_at = [&](int64_t token) {
-    const int64_t grid = (row.first + std::min(token, length)) & -(int64_t{1} << p.log2_F);
-    return std::max(row.folded, std::min(row.fold_to, grid));
+  const int from = part * p.part_tokens, begin = std::max(0, std::min(from, row.length)),
+            until = std::max(0, std::min(from + p.part_tokens, row.length));
+  Unit unit{.seat = row.seat, .key_head = key_head, .head = head, .heads = heads, .token = row.start + begin};
+  unit.T = until - begin;
+  if (row.seat < 0) {
+    // The last part clears what a row has beyond the longest.
+    if (part + 1 == p.parts) unit.T = row.length - begin;
+    return unit;
+  }
+  const auto checkpoint_at = [&](int token) {
+    const int grid = (row.n + std::min(std::max(token, 0), row.length)) & -(1 << p.log2_F);
+    return std::min(row.fold, grid);
   };
-  const bool opening = p.chunk == (p.prefill ? -1 : 0);
-  return {.start = row.start + static_cast<int32_t>(begin),
-          .end = row.start + static_cast<int32_t>(until),
-          .seat = row.seat,
-          .first = row.first + begin,
-          .folded = opening ? row.folded : checkpoint_at(std::max(from - p.chunk_tokens, int64_t{0})),
-          .fold_to = checkpoint_at(std::max(from, int64_t{0}))};
+  const int folded = part == p.first_part ? 0 : checkpoint_at(from - p.part_tokens);
+  unit.n = row.n + begin - folded, unit.records = std::max(row.n - folded, 0);
+  unit.slot = (row.slot + folded) & (p.R - 1), unit.folds = checkpoint_at(from) - folded;
+  return unit;
 }
 
-constexpr Unit unit_of(const VerifyParams& p, const RawRow& raw, int key_head, int head, int heads) {
-  const RawRow row = chunk_of(p, raw);
-  return {.seat = row.seat < 0 ? row.seat : raw.layer_at + row.seat,
-          .key_head = key_head,
-          .head = head,
-          .heads = heads,
-          .token = row.start,
-          .T = row.end - row.start,
-          .n = static_cast<int32_t>(row.first - row.folded),
-          .slot = static_cast<int32_t>(row.folded) & (p.R - 1),
-          .folds = static_cast<int32_t>(row.fold_to - row.folded)};
-}
-
-// Cuts the unit into segments, which one thread writes down.
-constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments, bool writer) {
+// Cuts the unit into segments.
+constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
   if (unit.seat < 0) return;
   const int F = 1 << p.log2_F, due = unit.n & -F, all = unit.keys();
-  unit.coefficients = (all + unit.T) * kKeyPitch;
+  unit.coefficients = unit.norms() + static_cast<int>(sizeof(Norms));
   for (int first = 0, end; first < (unit.T > 0 ? all : unit.folds); first = end) {
     const bool record = first < due;
     end = record || p.exact ? std::min((first & -F) + F, all) : all;
     const int window = std::max(first, unit.n);
     Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = std::max(end - window, 0)};
     s.update = record || end < all, s.store = record && end == unit.folds;
-    s.window = window - first, s.block = unit.stride, s.transposed = unit.coefficients;
-    if (writer) segments[unit.segments] = s;
-    unit.segments++, unit.stride += s.bytes(), unit.coefficients += s.transposed_bytes();
+    s.window = window - first, s.block = unit.stride, s.products = unit.coefficients;
+    segments[unit.segments++] = s;
+    unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
   }
+  const int together = unit.heads < kWarps ? unit.heads : kWarps, head = unit.stride + p.scratch;
+  const int fit = head > 0 ? (p.room - unit.coefficients) / head : 1;
+  unit.batch = fit < 1 ? 1 : fit < together ? fit : together;
 }
 
 // The ring slot of a key.
 constexpr int slot_of(const VerifyParams& p, const Unit& unit, int key) { return (unit.slot + key) & (p.R - 1); }
 
+// One instruction on a device, where the compiler would widen strides first.
+constexpr int64_t wide_product(int32_t a, int32_t b) {
+#ifdef __CUDA_ARCH__
+  int64_t x;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(x) : "r"(a), "r"(b));
+  return x;
+#else
+  return int64_t{a} * b;
+#endif
+}
 constexpr int64_t ring_at(const Strides& s, const Unit& unit, int head, int slot) {
-  return unit.seat * s.outer + (static_cast<int64_t>(head) * s.head + static_cast<int64_t>(slot) * s.row);
+  return unit.seat * s.outer + wide_product(head, s.head) + wide_product(slot, s.row);
 }
 // Of an element of [tokens, heads, ...].
 constexpr int64_t token_at(int token, int32_t token_stride, int head, int32_t head_stride) {
-  return static_cast<int64_t>(token) * token_stride + static_cast<int64_t>(head) * head_stride;
+  return wide_product(token, token_stride) + wide_product(head, head_stride);
 }
 
 }  // namespace deltaring::cuda

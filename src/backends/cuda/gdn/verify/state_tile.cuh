@@ -1,0 +1,125 @@
+// A warp's tile of a state: 8 KB of whole rows of V in shared memory, in 16-byte pieces that are swizzled so that no
+// access below meets a bank twice.
+//
+// A quad is what a lane (g, t) has of 16 rows and 16 channels: rows 2g and 2g+1 at channels {2t, 2t+1}, then at {2t+8,
+// 2t+9}. That is the A operand of a product over channels, and the accumulators of two tiles of 8 channels: a fold
+// needs no exchange between lanes.
+#pragma once
+#include <cuda_fp16.h>
+
+#include "backends/cuda/gdn/verify/fragments.cuh"
+#include "backends/cuda/gdn/verify/units.h"
+
+namespace deltaring::cuda {
+
+constexpr int kSteps = kHead / 16;  // of 16 channels
+
+struct Bf16Words {
+  __device__ static float2 unpack(uint32_t word) { return {bf16_low(word), bf16_high(word)}; }
+  __device__ static uint32_t pack(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+};
+struct F16Words {
+  __device__ static float2 unpack(uint32_t word) { return __half22float2(*reinterpret_cast<const __half2*>(&word)); }
+  __device__ static uint32_t pack(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+};
+
+// What the 16-bit dtypes have in common. pair(m): channels {2t, 2t+1} of rows 2g (m = 0) and 2g+1 (1), then {2t+8,
+// 2t+9} of both.
+template <class Words>
+struct PackedQuad {
+  static constexpr int kBytes = 2;  // of an element
+  uint32_t w[4];
+
+  // The lane's place in a tile's first 16 rows at step 0.
+  __device__ static uint32_t place(uint32_t tile, int lane) {
+    const int i = lane % 8;
+    return tile + (2 * i + lane / 8 % 2) * kHead * kBytes + ((lane / 16 ^ i) << 4);
+  }
+  __device__ void load(uint32_t place, int step) { load_matrices(w, place ^ step << 5); }
+  __device__ void store(uint32_t place, int step) const { store_matrices(place ^ step << 5, w); }
+  __device__ float2 pair(int m) const { return Words::unpack(w[m]); }
+  __device__ void set(int m, float low, float high) { w[m] = Words::pack(low, high); }
+};
+
+// parts(a): the A operand, exact as a sum of kParts bf16 operands.
+struct Bf16Quad : PackedQuad<Bf16Words> {
+  static constexpr int kParts = 1;
+  __device__ void parts(uint32_t (&a)[kParts][4]) const {
+#pragma unroll
+    for (int m = 0; m < 4; m++) a[0][m] = w[m];
+  }
+};
+
+struct F16Quad : PackedQuad<F16Words> {
+  static constexpr int kParts = 2;
+  __device__ void parts(uint32_t (&a)[kParts][4]) const {
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+      uint32_t three[3];
+      split(pair(m).x, pair(m).y, three);
+      a[0][m] = three[0], a[1][m] = three[1];
+    }
+  }
+};
+
+struct F32Quad {
+  static constexpr int kParts = 3, kBytes = 4;
+  float2 x[4];
+
+  __device__ static uint32_t place(uint32_t tile, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    return tile + 2 * g * kHead * kBytes + ((t / 2 ^ 2 * (g % 4)) << 4) + t % 2 * 8;
+  }
+  __device__ static uint32_t at(uint32_t place, int step, int m) {
+    return (place ^ (step << 6 | m / 2 << 5)) + m % 2 * kHead * kBytes;
+  }
+  __device__ void load(uint32_t place, int step) {
+#pragma unroll
+    for (int m = 0; m < 4; m++) x[m] = load_pair(at(place, step, m));
+  }
+  __device__ void store(uint32_t place, int step) const {
+#pragma unroll
+    for (int m = 0; m < 4; m++) store_pair(at(place, step, m), x[m]);
+  }
+  __device__ float2 pair(int m) const { return x[m]; }
+  __device__ void set(int m, float low, float high) { x[m] = {low, high}; }
+  __device__ void parts(uint32_t (&a)[kParts][4]) const {
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+      uint32_t three[3];
+      split(x[m].x, x[m].y, three);
+#pragma unroll
+      for (int part = 0; part < 3; part++) a[part][m] = three[part];
+    }
+  }
+};
+
+// Where byte `at` of a tile lies in it: a row of 2 x 128 elements at a time moves its pieces.
+template <class Quad>
+constexpr uint32_t swizzle(uint32_t at) {
+  return Quad::kBytes == 2 ? at ^ (at >> 9 & 7) << 4 : at ^ (at >> 10 & 3) << 5;
+}
+
+// The tile [kTileBytes] from dense global memory, by a warp; it is there when its group of copies is.
+template <class Quad>
+__device__ __forceinline__ void fetch_tile(uint32_t tile, const char* from, int lane) {
+  from += lane * 16, tile += lane * 16;
+#pragma unroll
+  for (uint32_t at = 0; at < kTileBytes; at += 512) copy_async((tile ^ swizzle<Quad>(at) ^ at) + at, from + at);
+}
+
+template <class Quad>
+__device__ __forceinline__ void store_tile(uint32_t tile, char* to, int lane) {
+  to += lane * 16, tile += lane * 16;
+#pragma unroll 4
+  for (uint32_t at = 0; at < kTileBytes; at += 512)
+    *reinterpret_cast<uint4*>(to + at) = load_piece((tile ^ swizzle<Quad>(at) ^ at) + at);
+}
+
+}  // namespace deltaring::cuda
