@@ -11,7 +11,7 @@ void check(const ContendersArgs& a) {
     check_view("contenders", "value [M, N]", e.value, DType::f32, {M, e.value.shape[1]});
     check(a.valid >= 0 && a.valid <= e.value.shape[1], "contenders: {} valid ids of {}; 0 to {} work", a.valid,
           e.value.shape[1], e.value.shape[1]);
-    check(M == 0 || (e.value_peaks && e.unit && e.error && e.error_peaks && e.slack),
+    check(M == 0 || a.valid == 0 || (e.value_peaks && e.unit && e.error && e.error_peaks && e.slack),
           "contenders: value_peaks, unit, error, error_peaks and slack must not be null");
   }
   check(M == 0 || (a.least && a.ids), "contenders: least and ids must not be null");
