@@ -183,6 +183,18 @@ struct BlockBackbone::Block {
     return {
         .count = static_cast<int32_t>(seat.size()), .start = start.data(), .seat = seat.data(), .first = first.data()};
   }
+  // Leaves of each block the rows up to its last prediction, and what x has of them: behind the last attention a row
+  // says nothing to those before it.
+  View<2> drop_rest(View<2> x, int64_t anchor_rows) {
+    int32_t begin = 0;
+    for (size_t b = 0; b < drafts.size(); b++) {
+      const int64_t rows = anchor_rows + drafts[b];
+      std::copy_n(x.f32(start[b]), rows * x.shape[1], x.f32(begin));
+      start[b] = begin, begin += static_cast<int32_t>(rows);
+    }
+    start.back() = begin;
+    return x.rows(0, begin);
+  }
 };
 
 Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
@@ -218,7 +230,7 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
 
   Decoder& decoder = model_.decoder();
   const Rows rows = block.rows();
-  const View<2> x = x_.rows(0, rows.tokens());
+  View<2> x = x_.rows(0, rows.tokens());
   decoder.ops().embedding({.ids = block.ids.data(), .table = model_.weights().embed_tokens, .out = x},
                           decoder.stream());
   scale(x, config_.input_embedding_scale);
@@ -227,6 +239,7 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
     residual(w.input_layernorm, w.attention_conv, rows, x, [&](View<2> in, View<2> to, bool accumulate) {
       attention(w, static_cast<int64_t>(i), rows, in, to, accumulate);
     });
+    if (i + 1 == weights_.layers.size()) x = block.drop_rest(x, anchor_rows);
     residual(w.post_attention_layernorm, w.mlp_conv, rows, x, [&](View<2> in, View<2> to, bool accumulate) {
       const int64_t n = in.shape[0];
       decoder.mlp(w.mlp, in, gate_.rows(0, n), up_.rows(0, n), to, accumulate);

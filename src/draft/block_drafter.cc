@@ -17,9 +17,9 @@ namespace {
 
 int64_t head_rows(const BlockConfig& c) { return c.draft_vocab_size > 0 ? c.draft_vocab_size : c.vocab_size; }
 
-// Behind a soft cap different logits may be equal, which a screen cannot see.
+// Behind a soft cap, or times 0, different logits may be equal, which a screen cannot see.
 bool screens(const BlockConfig& c) {
-  return c.final_logit_softcapping == 0 && Screen::worth(head_rows(c), c.hidden_size);
+  return c.final_logit_softcapping == 0 && c.output_multiplier > 0 && Screen::worth(head_rows(c), c.hidden_size);
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ BlockDrafter::BlockDrafter(BlockWeights weights, HybridModel& model, StatePool& 
     }
   }
   arena_ = allocate_scratch(*this, scratch(weights_.config, pool.options().seats), "logits of the drafter");
-  if (screens(weights_.config) && model.decoder().ops().linear_i8) screen_.emplace(head_matrix());
+  if (screens(weights_.config) && Screen::serves(model.decoder().ops())) screen_.emplace(head_matrix());
 }
 
 const View<2>& BlockDrafter::head_matrix() const {
@@ -78,7 +78,9 @@ void BlockDrafter::propose(std::span<const DraftRequest> requests, std::span<Pro
   const bool all = law_is_dense() && std::ranges::any_of(requests, [](const DraftRequest& r) {
                      return r.drafts > 0 && r.sampling.temperature != 0;
                    });
-  screened_ = !all && screen_ && screen_->estimate(model_.decoder(), hidden(), logits());
+  screened_ = !all && screen_ &&
+              screen_->estimate(model_.decoder(), hidden(), weights_.config.output_multiplier, valid_ids_, logits());
+  best_.clear();
   if (!screened_) head(rows_);
   choose(predictions, requests, proposals);
 }
@@ -91,10 +93,8 @@ std::vector<float> BlockDrafter::exact(int64_t row, std::span<const int32_t> ids
 }
 
 BlockDrafter::Contenders BlockDrafter::contenders_of(int64_t row, size_t count) {
-  const Estimate estimate = estimate_of(row);
-  Contenders out{.ids = contenders({&estimate, 1}, valid_ids_, count), .logits = {}};
-  out.logits = exact(row, out.ids);
-  return out;
+  if (best_.empty()) best_ = screen_->best(model_.decoder(), hidden(), count);
+  return {.ids = best_[static_cast<size_t>(row)], .logits = exact(row, best_[static_cast<size_t>(row)])};
 }
 
 void BlockDrafter::draw(const Predictions& p, int64_t position, std::span<const DraftRequest> requests,

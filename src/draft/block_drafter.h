@@ -21,8 +21,8 @@ class BlockDrafter : public Drafter {
   void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override;
 
   const BlockConfig& config() const { return weights_.config; }
-  // What the last drafts were chosen from: packed by draft position, then by request. With a screen, logits are
-  // estimates.
+  // What the last drafts were chosen from: packed by draft position, then by request. With a screen, what it estimates
+  // by.
   View<2> logits() const { return logits_.rows(0, rows_); }      // [rows, vocabulary of the head]
   View<2> hidden() const { return backbone_.hidden(0, rows_); }  // [rows, H]
 
@@ -43,16 +43,17 @@ class BlockDrafter : public Drafter {
   // The tokens before that position's drafts: the anchor or the draft before.
   std::vector<int32_t> predecessors(const Predictions& predictions, int64_t position,
                                     std::span<const DraftRequest> requests, std::span<const Proposal> proposals) const;
-  // Under screened(): ids of the head, ascending, among which the `count` best of a row are, and their logits.
+  // Under screened(): ids of the head among which the `count` best of a row are, and their logits. One count serves all
+  // rows.
   struct Contenders {
-    std::vector<int32_t> ids;
+    Ids ids;
     std::vector<float> logits;
   };
   bool screened() const { return screened_; }
   Contenders contenders_of(int64_t row, size_t count);
   // The logits of some ids of a row, as the whole head has them.
   std::vector<float> exact(int64_t row, std::span<const int32_t> ids);
-  Estimate estimate_of(int64_t row) const { return screen_->row(logits_, row); }
+  const Screen& screen() const { return *screen_; }
   int32_t target_id(int32_t own) const { return weights_.target_ids.empty() ? own : weights_.target_ids[own]; }
 
   View<2> logits(const Predictions& p, int64_t position) const {
@@ -77,6 +78,7 @@ class BlockDrafter : public Drafter {
   int64_t rows_ = 0;
   std::optional<Screen> screen_;  // of the head
   bool screened_ = false;
+  std::vector<Ids> best_;  // [rows] once asked for
 };
 
 // The drafter that the weights are one of. They have been bound to a config that was fitted to the model's. All

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/scratch.h"
 
@@ -46,7 +47,7 @@ ScratchList<DSparkDrafter> DSparkDrafter::scratch(const BlockConfig& c, int64_t 
 DSparkDrafter::DSparkDrafter(BlockWeights weights, HybridModel& model, StatePool& pool, int64_t valid_ids)
     : BlockDrafter(std::move(weights), model, pool, valid_ids) {
   arena_ = allocate_scratch(*this, scratch(weights_.config, pool.options().seats), "scratch of the Markov head");
-  if (codes_.shape[0] > 0 && model.decoder().ops().linear_i8) markov_screen_.emplace(weights_.markov.w2);
+  if (codes_.shape[0] > 0 && Screen::serves(model.decoder().ops())) markov_screen_.emplace(weights_.markov.w2);
 }
 
 View<2> DSparkDrafter::code(const std::vector<int32_t>& requests, View<2> hidden, View<2> embedded) {
@@ -91,74 +92,82 @@ void DSparkDrafter::estimate(const std::vector<int32_t>& requests, View<2> hidde
   }
 }
 
-// The likeliest tokens of a position, by estimates of its logits alone or with the Markov part, whose rows begin at the
-// prediction `behind`.
-void DSparkDrafter::guess(const Predictions& p, int64_t position, int64_t behind, bool markov,
-                          std::vector<int32_t>& tokens) const {
-  tokens.clear();
-  for (int64_t row = p.first[position]; row < p.first[position + 1]; row++) {
-    std::vector<Estimate> sum{estimate_of(row)};
-    if (markov) sum.push_back(markov_screen_->row(markov_estimates_, row - behind));
-    tokens.push_back(target_id(likeliest(sum, valid_ids_)));
+// Codes and guesses of the positions from `from` on, one behind the other: the best of the ids to start with.
+DSparkDrafter::Guesses DSparkDrafter::guess(const Predictions& p, int64_t from, const std::vector<Contenders>& start,
+                                            std::span<const DraftRequest> requests,
+                                            std::span<const Proposal> proposals) {
+  Decoder& decoder = model_.decoder();
+  const int64_t behind = p.first[from], r = weights_.config.markov_rank;
+  Guesses out;
+  std::vector<int32_t> before(requests.size());  // by request: the token before
+  for (int64_t k = from; k < p.positions(); k++) {
+    const std::vector<int32_t>& of = p.requests[k];
+    std::vector<int32_t> ids;
+    for (const int32_t i : of) {
+      const bool known = k == from;  // the draft before was decided
+      ids.push_back(!known ? before[i] : k == 0 ? requests[i].tokens.back() : proposals[i].tokens.back());
+    }
+    const auto count = static_cast<int64_t>(of.size());
+    const View<2> e = guessed_.rows(p.first[k] - behind, count), codes = codes_.rows(p.first[k] - behind, count);
+    decoder.ops().embedding({.ids = ids.data(), .table = weights_.markov.w1, .out = e}, decoder.stream());
+    std::copy_n(code(of, hidden(p, k), e).f32(), count * r, codes.f32());
+    out.states.emplace_back(state_.f32(), state_.f32() + state_.shape[0] * r);
+    for (int64_t i = 0; i < count; i++) {
+      const Contenders& first = start[static_cast<size_t>(p.first[k] + i)];
+      std::vector<float> logits = first.logits;
+      markov_screen_->exact(decoder, codes.rows(i, 1), first.ids, logits, true);
+      const auto best = static_cast<size_t>(index_of_largest(decoder, logits));
+      out.ids.push_back(first.ids[best]), out.logits.push_back(logits[best]);
+      before[of[i]] = target_id(first.ids[best]);
+    }
   }
+  return out;
+}
+
+// Of the rows from `behind` on, whose codes are there, the ids that may be at least as good as the guesses.
+std::vector<Ids> DSparkDrafter::contending(int64_t behind, const Guesses& guesses) {
+  const auto rows = static_cast<int64_t>(guesses.ids.size());
+  if (markov_screen_->estimate(model_.decoder(), codes_.rows(0, rows), 1, valid_ids_,
+                               markov_estimates_.rows(0, rows))) {
+    const Screen::Part sum[] = {{screen(), behind}, {*markov_screen_, 0}};
+    return Screen::contenders(model_.decoder(), sum, guesses.logits);
+  }
+  Ids all(static_cast<size_t>(valid_ids_));
+  std::iota(all.begin(), all.end(), 0);
+  return std::vector<Ids>(guesses.ids.size(), all);
 }
 
 void DSparkDrafter::choose_screened(const Predictions& p, std::span<const DraftRequest> requests,
                                     std::span<Proposal> proposals) {
+  constexpr size_t kStart = 64;  // what is best with the Markov part is nearly always one of them
   Decoder& decoder = model_.decoder();
-  const int64_t positions = p.positions(), r = weights_.config.markov_rank;
-  std::vector<std::vector<int32_t>> tokens(
-      static_cast<size_t>(positions));  // [position] of its requests: the best guess
-  for (int64_t k = 0; k < positions; k++) guess(p, k, 0, false, tokens[k]);
+  std::vector<Contenders> start;
+  for (int64_t row = 0; row < p.rows(); row++) {
+    const Ids ids = screen().promising(row, kStart);
+    start.push_back({.ids = ids, .logits = exact(row, ids)});
+  }
   std::fill_n(state_.f32(), state_.shape[0] * state_.shape[1], 0.0f);
-  for (int64_t from = 0; from < positions;) {
+  for (int64_t from = 0; from < p.positions();) {
     const int64_t behind = p.first[from];
-    std::vector<std::vector<float>> states;        // of an rnn, behind each position
-    std::vector<int32_t> before(requests.size());  // by request: the token before
-    for (int64_t k = from; k < positions; k++) {
-      const std::vector<int32_t>& of = p.requests[k];
-      std::vector<int32_t> ids;
-      for (const int32_t i : of) {
-        const bool known = k == from;  // the draft before was decided
-        ids.push_back(!known ? before[i] : k == 0 ? requests[i].tokens.back() : proposals[i].tokens.back());
-      }
-      const auto count = static_cast<int64_t>(of.size());
-      const View<2> e = guessed_.rows(p.first[k] - behind, count), codes = codes_.rows(p.first[k] - behind, count);
-      decoder.ops().embedding({.ids = ids.data(), .table = weights_.markov.w1, .out = e}, decoder.stream());
-      const View<2> code_rows = code(of, hidden(p, k), e);
-      std::copy_n(code_rows.f32(), count * r, codes.f32());
-      states.emplace_back(state_.f32(), state_.f32() + state_.shape[0] * r);
-      for (size_t i = 0; i < of.size(); i++) before[of[i]] = tokens[k][i];
-    }
-    const int64_t rows = p.rows() - behind;
-    const bool finite = markov_screen_->estimate(decoder, codes_.rows(0, rows), markov_estimates_.rows(0, rows));
+    const Guesses guesses = guess(p, from, start, requests, proposals);
+    const std::vector<Ids> ids = contending(behind, guesses);
     bool right = true;
     int64_t k = from;
-    for (; k < positions && right; k++) {
+    for (; k < p.positions() && right; k++) {
       const std::vector<int32_t>& of = p.requests[k];
       const int64_t first = p.first[k] - behind, count = static_cast<int64_t>(of.size());
       if (weights_.config.confidence_head) estimate(of, hidden(p, k), guessed_.rows(first, count), proposals);
-      for (int64_t i = 0; i < count; i++) {
-        const int64_t row = p.first[k] + i;
-        std::vector<int32_t> ids;
-        if (finite) {
-          const Estimate sum[] = {estimate_of(row), markov_screen_->row(markov_estimates_, first + i)};
-          ids = contenders(sum, valid_ids_, 1);
-        } else {
-          ids = {0};  // of logits that hold no number
-        }
-        std::vector<float> logits = exact(row, ids);
-        markov_screen_->exact(decoder, codes_.rows(first + i, 1), ids, logits, true);
-        const int32_t token = target_id(ids[index_of_largest(decoder, logits)]);
-        right &= token == tokens[k][i];
-        tokens[k][i] = token;
-        proposals[of[i]].tokens.push_back(token);
+      for (int64_t i = first; i < first + count; i++) {
+        const Ids& some = ids[static_cast<size_t>(i)];
+        std::vector<float> logits = exact(behind + i, some);
+        markov_screen_->exact(decoder, codes_.rows(i, 1), some, logits, true);
+        const int32_t id = some[index_of_largest(decoder, logits)];
+        right &= id == guesses.ids[static_cast<size_t>(i)];
+        proposals[of[i - first]].tokens.push_back(target_id(id));
       }
     }
-    if (k < positions) {
-      std::copy(states[k - 1 - from].begin(), states[k - 1 - from].end(), state_.f32());
-      for (int64_t later = k; later < positions && finite; later++) guess(p, later, behind, true, tokens[later]);
-    }
+    const std::vector<float>& state = guesses.states[static_cast<size_t>(k - 1 - from)];
+    std::copy(state.begin(), state.end(), state_.f32());
     from = k;
   }
 }

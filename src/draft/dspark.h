@@ -23,8 +23,14 @@ class DSparkDrafter final : public BlockDrafter {
   // drafts before them, and again from the first wrong guess on.
   void choose_screened(const Predictions& predictions, std::span<const DraftRequest> requests,
                        std::span<Proposal> proposals);
-  void guess(const Predictions& predictions, int64_t position, int64_t behind, bool markov,
-             std::vector<int32_t>& tokens) const;
+  struct Guesses {
+    std::vector<int32_t> ids;                // of the head, [rows]
+    std::vector<float> logits;               // [rows] theirs, behind the guesses before them
+    std::vector<std::vector<float>> states;  // [positions] of an rnn, behind each
+  };
+  Guesses guess(const Predictions& predictions, int64_t from, const std::vector<Contenders>& start,
+                std::span<const DraftRequest> requests, std::span<const Proposal> proposals);
+  std::vector<Ids> contending(int64_t behind, const Guesses& guesses);
   // What W2 takes for the rows of a position, in code_ or embedded_.
   View<2> code(const std::vector<int32_t>& requests, View<2> hidden, View<2> embedded);
   void estimate(const std::vector<int32_t>& requests, View<2> hidden, View<2> embedded, std::span<Proposal> proposals);

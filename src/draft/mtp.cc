@@ -45,7 +45,7 @@ MtpDrafter::MtpDrafter(HybridModel& model, StatePool& pool, int64_t valid_ids)
   arena_ = allocate_scratch(*this, scratch(model.config(), model.decoder().max_tokens(), pool.options().seats),
                             "scratch of the MTP head, --chunked-prefill-size");
   const View<2>& head = model.weights().lm_head;
-  if (Screen::worth(head.shape[0], head.shape[1]) && model.decoder().ops().linear_i8) screen_.emplace(head);
+  if (Screen::worth(head.shape[0], head.shape[1]) && Screen::serves(model.decoder().ops())) screen_.emplace(head);
 }
 
 View<2> MtpDrafter::join(std::span<const Row> rows) {
@@ -92,12 +92,11 @@ void MtpDrafter::draw(std::span<const DraftRequest> requests, const std::vector<
   Decoder& decoder = model_.decoder();
   const View<2> logits = logits_.rows(0, static_cast<int64_t>(active.size())), hidden = chain_.rows(0, logits.shape[0]);
   const bool all = std::ranges::any_of(active, [&](int32_t i) { return requests[i].sampling.temperature != 0; });
-  if (!all && screen_ && screen_->estimate(decoder, hidden, logits)) {
+  if (!all && screen_ && screen_->estimate(decoder, hidden, 1, valid_ids_, logits)) {
+    const std::vector<Ids> best = screen_->best(decoder, hidden, 1);
     for (size_t i = 0; i < active.size(); i++) {
-      const auto row = static_cast<int64_t>(i);
-      const Estimate estimate = screen_->row(logits, row);
-      proposals[active[i]].tokens.push_back(
-          screen_->best(decoder, hidden.rows(row, 1), contenders({&estimate, 1}, valid_ids_, 1)));
+      const View<2> row = hidden.rows(static_cast<int64_t>(i), 1);
+      proposals[active[i]].tokens.push_back(screen_->largest(decoder, row, best[i]));
     }
     return;
   }

@@ -4,168 +4,240 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 namespace deltaring {
 
 namespace {
 
-constexpr float kMostCode = 127;
-constexpr int64_t kBlock = 64;       // ids that are looked at together
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr float kMostX = LinearI4Args::kMostX;
 constexpr int64_t kGathered = 1024;  // rows of an exact product
+constexpr size_t kFew = 32;          // ids whose exact products cost no more than a look at their codes
+constexpr float kMargin = 1.001f;    // bounds are rounded too
+constexpr float kMostRatio = 64;
 
-// What |x| may be for sums of K products with codes to stay in int32, a little less for the rounding of x.
-float most_x(int64_t K) {
-  const double limit = std::min<double>(32767, std::floor((0x1p31 - 1) / (kMostCode * static_cast<double>(K))));
-  return static_cast<float>(std::max(limit - 1, 1.0));
+int64_t padded(int64_t K) { return (K + LinearI4Args::kGroup - 1) / LinearI4Args::kGroup * LinearI4Args::kGroup; }
+
+int64_t blocks_of(int64_t rows) { return (rows + Estimate::kBlock - 1) / Estimate::kBlock; }
+
+size_t plane(int64_t rows, int64_t columns) { return Arena::aligned(static_cast<size_t>(rows * padded(columns) / 2)); }
+
+float above_zero(double x) { return std::max(static_cast<float>(x), std::numeric_limits<float>::min()); }
+
+// Puts half a code, 0 to 15, at place k of a row of zeros.
+void put(uint8_t* row, int64_t k, int half) {
+  constexpr int64_t kHalf = LinearI4Args::kGroup / 2;
+  const bool above = k % LinearI4Args::kGroup >= kHalf;
+  row[k / LinearI4Args::kGroup * kHalf + k % kHalf] |= static_cast<uint8_t>(above ? half << 4 : half);
 }
 
-// Sums of estimates and of how far they may be off, `count` from id `first` on.
-void add_up(std::span<const Estimate> sum, int64_t first, int64_t count, float* value, float* error) {
-  std::fill_n(value, count, 0.0f), std::fill_n(error, count, 0.0f);
-  for (const Estimate& e : sum) {
-    const float* of = e.value + first;
-    const float* off = e.error + first;
-    for (int64_t i = 0; i < count; i++) value[i] += e.unit * of[i], error[i] += e.slack * off[i];
-  }
-}
-
-bool any_above(const float* x, int64_t count, float least) {
-  int any = 0;
-  for (int64_t i = 0; i < count; i++) any |= x[i] > least;
-  return any != 0;
+// The `count`-th largest number, -inf when there are less.
+float largest_but(std::span<float> x, size_t count) {
+  for (float& e : x)
+    if (std::isnan(e)) e = kLowest;
+  if (x.size() < count) return kLowest;
+  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(count - 1), x.end(), std::greater<>());
+  return x[count - 1];
 }
 
 }  // namespace
 
-std::vector<int32_t> contenders(std::span<const Estimate> sum, int64_t valid, size_t count) {
-  constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  std::vector<float> best;     // the `count` largest lower bounds, largest first
-  std::vector<float> highest;  // upper bound of each block of ids
-  float value[kBlock], error[kBlock], lower[kBlock];
-  for (int64_t first = 0; first < valid; first += kBlock) {
-    const int64_t size = std::min(kBlock, valid - first);
-    add_up(sum, first, size, value, error);
-    float lanes[4] = {kLowest, kLowest, kLowest, kLowest};
-    for (int64_t i = 0; i < size; i++) {
-      lower[i] = value[i] - error[i];
-      lanes[i % 4] = std::max(lanes[i % 4], value[i] + error[i]);
-    }
-    highest.push_back(std::max(std::max(lanes[0], lanes[1]), std::max(lanes[2], lanes[3])));
-    if (best.size() == count && !any_above(lower, size, best.back())) continue;
-    for (int64_t i = 0; i < size; i++) {
-      if (best.size() == count && !(lower[i] > best.back())) continue;
-      if (best.size() == count) best.pop_back();
-      best.insert(std::upper_bound(best.begin(), best.end(), lower[i], std::greater<>()), lower[i]);
-    }
-  }
-  std::vector<int32_t> ids;
-  if (best.empty()) return ids;
-  // Bounds and their sums are rounded too.
-  const float least = best.size() < count ? kLowest : best.back() - std::abs(best.back()) * 0x1p-20f;
-  for (int64_t first = 0; first < valid; first += kBlock) {
-    if (highest[static_cast<size_t>(first / kBlock)] < least) continue;
-    const int64_t size = std::min(kBlock, valid - first);
-    add_up(sum, first, size, value, error);
-    for (int64_t i = 0; i < size; i++) {
-      if (value[i] + error[i] >= least) ids.push_back(static_cast<int32_t>(first + i));
-    }
-  }
-  return ids;
-}
-
-int32_t likeliest(std::span<const Estimate> sum, int64_t valid) {
-  float value[kBlock], error[kBlock], best = -std::numeric_limits<float>::infinity();
-  int32_t id = 0;
-  for (int64_t first = 0; first < valid; first += kBlock) {
-    const int64_t size = std::min(kBlock, valid - first);
-    add_up(sum, first, size, value, error);
-    if (!any_above(value, size, best)) continue;
-    for (int64_t i = 0; i < size; i++) {
-      if (value[i] > best) best = value[i], id = static_cast<int32_t>(first + i);
-    }
-  }
-  return id;
-}
-
 int64_t Screen::planned_bytes(int64_t rows, int64_t columns) {
   if (!worth(rows, columns)) return 0;
-  return static_cast<int64_t>(Arena::aligned(static_cast<size_t>(rows * columns))) +
-         2 * rows * static_cast<int64_t>(sizeof(float));
+  return static_cast<int64_t>(2 * plane(rows, columns)) +
+         (4 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
 }
 
 Screen::Screen(const View<2>& matrix)
     : matrix_(matrix),
-      arena_(Arena::aligned(static_cast<size_t>(matrix.shape[0] * matrix.shape[1])), "whole numbers of a head"),
+      padded_(padded(matrix.shape[1])),
+      arena_(2 * plane(matrix.shape[0], matrix.shape[1]), "codes of a head"),
       scale_(static_cast<size_t>(matrix.shape[0])),
-      error_(static_cast<size_t>(matrix.shape[0])) {
+      upper_error_(scale_.size()),
+      error_(scale_.size()),
+      length_(scale_.size()),
+      error_peaks_(static_cast<size_t>(blocks_of(matrix.shape[0]))) {
   const auto [N, K] = matrix.shape;
-  codes_ = static_cast<int8_t*>(arena_.take(static_cast<size_t>(N * K)));
+  for (uint8_t** half : {&upper_, &lower_}) {
+    *half = static_cast<uint8_t*>(arena_.take(plane(N, K)));
+    std::fill_n(*half, N * width(), uint8_t{0});
+  }
   std::vector<float> w(static_cast<size_t>(K));
   for (int64_t n = 0; n < N; n++) {
-    float most = 0;
-    bool finite = true;
-    for (int64_t k = 0; k < K; k++) {
-      w[k] = load_as_float(matrix.data, matrix.dtype, matrix.offset(n, k));
-      most = std::max(most, std::abs(w[k]));
-      finite &= std::isfinite(w[k]);
-    }
-    int8_t* codes = codes_ + n * K;
-    if (!finite) {
-      std::fill_n(codes, K, int8_t{0});
-      error_[n] = std::numeric_limits<float>::infinity();
-      continue;
-    }
-    scale_[n] = error_[n] = std::max(most / kMostCode, std::numeric_limits<float>::min());
-    for (int64_t k = 0; k < K; k++) {
-      codes[k] = static_cast<int8_t>(std::clamp(std::nearbyint(w[k] / scale_[n]), -kMostCode, kMostCode));
-    }
+    for (int64_t k = 0; k < K; k++) w[k] = load_as_float(matrix.data, matrix.dtype, matrix.offset(n, k));
+    encode(n, w);
+    float& peak = error_peaks_[n / Estimate::kBlock];
+    peak = std::max(peak, upper_error_[n]);
   }
 }
 
-bool Screen::estimate(Decoder& decoder, View<2> x, View<2> out) {
-  const auto [M, K] = x.shape;
-  const double terms = static_cast<double>(K), limit = most_x(K);
-  x_.resize(static_cast<size_t>(M * K));
-  unit_.resize(static_cast<size_t>(M)), slack_.resize(static_cast<size_t>(M));
-  for (int64_t m = 0; m < M; m++) {
-    double most = 0, sum = 0;
-    for (int64_t k = 0; k < K; k++)
-      most = std::max(most, std::abs(double{*x.f32(m, k)})), sum += std::abs(*x.f32(m, k));
-    if (!std::isfinite(sum)) return false;
-    const double step = std::max(most / limit, double{std::numeric_limits<float>::min()});
-    for (int64_t k = 0; k < K; k++) {
-      x_[m * K + k] = static_cast<int16_t>(std::lrint(*x.f32(m, k) / step));
-    }
-    unit_[m] = static_cast<float>(step);
-    // In units of a row's scale: weights are half a code off and a little for the rounding of w / scale, x half a step,
-    // and f32 sums of K products of up to 127 codes their rounding, in the exact product as in this one.
-    slack_[m] = static_cast<float>(
-        (sum * (0.5 + 2e-5 + kMostCode * (terms + 8) * 0x1p-23) + 0.5 * step * kMostCode * terms) * 1.001);
-    slack_[m] = std::max(slack_[m], std::numeric_limits<float>::min());
+void Screen::encode(int64_t n, std::span<const float> w) {
+  float most = 0, sum = 0;
+  for (const float e : w) most = std::max(most, std::abs(e)), sum += e - e;
+  if (sum != 0) {  // NaN
+    upper_error_[n] = error_[n] = length_[n] = std::numeric_limits<float>::infinity();
+    return;
   }
-  decoder.ops().linear_i8(
-      {.M = M, .N = matrix_.shape[0], .K = K, .x = x_.data(), .w = codes_, .scale = scale_.data(), .out = out},
-      decoder.stream());
+  const float scale = scale_[n] = above_zero(most / 128);
+  double upper_lack = 0, lack = 0, square = 0;
+  for (size_t k = 0; k < w.size(); k++) {
+    const int code = std::clamp(static_cast<int>(w[k] / scale + 128), 0, 255), upper = code / 16, lower = code % 16;
+    const double by_upper = w[k] - 8.0 * scale * (2 * upper - 15), by_both = by_upper - 0.5 * scale * (2 * lower - 15);
+    upper_lack += by_upper * by_upper, lack += by_both * by_both, square += double{w[k]} * w[k];
+    put(upper_ + n * width(), static_cast<int64_t>(k), upper);
+    put(lower_ + n * width(), static_cast<int64_t>(k), lower);
+  }
+  // Not less than the length of what the codes stand for.
+  length_[n] = above_zero(std::sqrt(square) + std::sqrt(std::max(upper_lack, lack)));
+  error_[n] = above_zero(std::sqrt(lack));
+  upper_error_[n] = std::max(above_zero(std::sqrt(upper_lack)), length_[n] / kMostRatio);
+  ratio_ = std::max(ratio_, length_[n] / upper_error_[n]);
+}
+
+bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, View<2> out) {
+  const auto [M, K] = x.shape;
+  x_.assign(static_cast<size_t>(M * padded_), 0);
+  for (std::vector<float>* list : {&unit_, &near_, &far_, &slack_}) list->resize(static_cast<size_t>(M));
+  for (int64_t m = 0; m < M; m++) {
+    const float* row = x.f32(m);
+    float most = 0;
+    double square = 0, lack = 0;
+    for (int64_t k = 0; k < K; k++) most = std::max(most, std::abs(row[k])), square += double{row[k]} * row[k];
+    if (!std::isfinite(square)) return false;
+    const float step = above_zero(most / kMostX), inverse = 1 / step;
+    for (int64_t k = 0; k < K; k++) {
+      const float whole = std::clamp(std::nearbyint(row[k] * inverse), -kMostX, kMostX);
+      const double off = row[k] - double{step} * whole;
+      lack += off * off;
+      x_[m * padded_ + k] = static_cast<int8_t>(whole);
+    }
+    const double length = std::sqrt(square);
+    unit_[m] = 8 * step * factor;
+    near_[m] = above_zero(length * factor * kMargin);
+    far_[m] = above_zero((std::sqrt(lack) + length * static_cast<double>(K + 8) * 0x1p-23) * factor * kMargin);
+    slack_[m] = near_[m] + kMargin * ratio_ * far_[m];
+  }
+  factor_ = factor, valid_ = valid, out_ = out;
+  out_.shape[1] = valid;
+  static_assert(LinearI4Args::kPeak == Estimate::kBlock);
+  peaks_.resize(static_cast<size_t>(M * blocks_of(valid)));
+  decoder.ops().linear_i4({.M = M,
+                           .N = valid,
+                           .K = padded_,
+                           .x = x_.data(),
+                           .w = upper_,
+                           .scale = scale_.data(),
+                           .rows = nullptr,
+                           .out = out_,
+                           .peaks = peaks_.data()},
+                          decoder.stream());
   return true;
 }
 
-void Screen::exact(Decoder& decoder, View<2> x, std::span<const int32_t> ids, std::span<float> out, bool accumulate) {
+Ids Screen::promising(int64_t m, size_t count) const {
+  constexpr int64_t kBlock = Estimate::kBlock;
+  const int64_t blocks = blocks_of(valid_);
+  const float* peaks = peaks_.data() + m * blocks;
+  const auto higher = [=](int32_t a, int32_t b) { return peaks[a] > peaks[b]; };
+  Ids ids;  // first blocks, a heap with the lowest peak in front
+  for (int32_t block = 0; block < blocks; block++) {
+    if (ids.size() == count) {
+      if (!higher(block, ids.front())) continue;
+      std::pop_heap(ids.begin(), ids.end(), higher);
+      ids.pop_back();
+    }
+    ids.push_back(block);
+    std::push_heap(ids.begin(), ids.end(), higher);
+  }
+  for (int32_t& id : ids) {
+    const float *first = out_.f32(m, id * kBlock), *end = out_.f32(m, std::min(valid_, (id + 1) * kBlock));
+    id = static_cast<int32_t>(id * kBlock + (std::max_element(first, end) - first));
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<Ids> Screen::best(Decoder& decoder, View<2> x, size_t count) const {
+  std::vector<float> least;
+  for (int64_t m = 0; m < x.shape[0]; m++) {
+    const Ids ids = promising(m, std::max<size_t>(16, 2 * count));
+    std::vector<float> products(ids.size());
+    exact(decoder, x.rows(m, 1), ids, products);
+    least.push_back(factor_ * largest_but(products, count));
+  }
+  const Part all{*this, 0};
+  return contenders(decoder, {&all, 1}, least);
+}
+
+std::vector<Ids> Screen::contenders(Decoder& decoder, std::span<const Part> sum, std::span<const float> least) {
+  std::vector<float> bar(least.begin(), least.end());
+  for (float& e : bar) e -= std::abs(e) * 0x1p-20f;  // sums of bounds are rounded
+  std::vector<Estimate> estimates;
+  for (const auto& [screen, first] : sum) {
+    estimates.push_back({.value = screen.out_.rows(first, static_cast<int64_t>(bar.size())),
+                         .value_peaks = screen.peaks_.data() + first * blocks_of(screen.valid_),
+                         .unit = screen.unit_.data() + first,
+                         .error = screen.upper_error_.data(),
+                         .error_peaks = screen.error_peaks_.data(),
+                         .slack = screen.slack_.data() + first});
+  }
+  std::vector<Ids> out(bar.size());
+  decoder.ops().contenders({.sum = estimates, .valid = sum[0].screen.valid_, .least = bar.data(), .ids = out.data()},
+                           decoder.stream());
+  std::vector<float> most;
+  for (size_t m = 0; m < out.size(); m++) {
+    Ids& ids = out[m];
+    if (ids.size() <= kFew) continue;
+    most.assign(ids.size(), 0);
+    for (const auto& [screen, first] : sum) screen.add_most(decoder, first + static_cast<int64_t>(m), ids, most);
+    size_t left = 0;
+    for (size_t i = 0; i < ids.size(); i++) {
+      if (!(most[i] < bar[m])) ids[left++] = ids[i];
+    }
+    ids.resize(left);
+  }
+  return out;
+}
+
+void Screen::add_most(Decoder& decoder, int64_t m, const Ids& ids, std::span<float> most) const {
+  const auto count = static_cast<int64_t>(ids.size());
+  std::vector<float> lower(ids.size());
+  decoder.ops().linear_i4({.M = 1,
+                           .N = count,
+                           .K = padded_,
+                           .x = x_.data() + m * padded_,
+                           .w = lower_,
+                           .scale = scale_.data(),
+                           .rows = ids.data(),
+                           .out = dense<2>(lower.data(), DType::f32, {1, count}),
+                           .peaks = nullptr},
+                          decoder.stream());
+  const float* upper = out_.f32(m);
+  for (size_t i = 0; i < ids.size(); i++) {
+    const int32_t id = ids[i];
+    most[i] += unit_[m] * (upper[id] + lower[i] / 16) + near_[m] * error_[id] + far_[m] * length_[id];
+  }
+}
+
+void Screen::exact(Decoder& decoder, View<2> x, std::span<const int32_t> ids, std::span<float> out,
+                   bool accumulate) const {
   const int64_t K = matrix_.shape[1];
   const size_t bytes = static_cast<size_t>(K) * size_of(matrix_.dtype);
+  const auto gathered = std::make_unique_for_overwrite<std::byte[]>(std::min<size_t>(ids.size(), kGathered) * bytes);
   while (!ids.empty()) {
     const size_t count = std::min<size_t>(ids.size(), kGathered);
-    gathered_.resize(count * bytes);
     for (size_t i = 0; i < count; i++) {
-      std::memcpy(gathered_.data() + i * bytes, matrix_.address(matrix_.offset(ids[i], 0)), bytes);
+      std::memcpy(gathered.get() + i * bytes, matrix_.address(matrix_.offset(ids[i], 0)), bytes);
     }
     const auto rows = static_cast<int64_t>(count);
-    decoder.linear(x, dense<2>(gathered_.data(), matrix_.dtype, {rows, K}), dense<2>(out.data(), DType::f32, {1, rows}),
+    decoder.linear(x, dense<2>(gathered.get(), matrix_.dtype, {rows, K}), dense<2>(out.data(), DType::f32, {1, rows}),
                    accumulate);
     ids = ids.subspan(count), out = out.subspan(count);
   }
 }
 
-int32_t Screen::best(Decoder& decoder, View<2> x, std::span<const int32_t> ids) {
+int32_t Screen::largest(Decoder& decoder, View<2> x, const Ids& ids) const {
   std::vector<float> products(ids.size());
   exact(decoder, x, ids, products);
   return ids[index_of_largest(decoder, products)];

@@ -1,7 +1,8 @@
-// Which rows of a large matrix can have the largest products with a vector, without reading it: a copy in whole numbers
-// estimates them for half the bytes of bf16 and bounds its own error, and what is left is computed exactly. The best
-// rows are those of the whole product, and their products have its bits; so a drafter that only wants the best ids of
-// its head drafts the same with a screen and without.
+// Which rows of a large matrix can have the largest products with a vector, without reading it: a copy in codes of
+// eight bits, the upper four apart from the lower four, estimates them and bounds its own error. All rows are estimated
+// by the upper halves, a quarter of the bytes of bf16; of those that can contend then the lower halves are read too,
+// and what is left is computed exactly. The best rows are those of the whole product, and their products have its bits;
+// so a drafter that only wants the best ids of its head drafts the same with a screen and without.
 #pragma once
 #include <span>
 #include <vector>
@@ -10,19 +11,7 @@
 
 namespace deltaring {
 
-// Products n of one row: unit * value[n], at most slack * error[n] off.
-struct Estimate {
-  const float* value;
-  const float* error;
-  float unit, slack;
-};
-
-// Ids in [0, valid), ascending, that can be among the `count` largest of sums of estimates: all that do not certainly
-// lie below `count` others. At least one estimate.
-std::vector<int32_t> contenders(std::span<const Estimate> sum, int64_t valid, size_t count);
-
-// The id in [0, valid) with the largest estimated sum; of equal ones the lowest.
-int32_t likeliest(std::span<const Estimate> sum, int64_t valid);
+using Ids = std::vector<int32_t>;  // ascending
 
 // The index of the largest number, of equal ones the first; 0 when there is none.
 int32_t index_of_largest(Decoder& decoder, std::span<float> logits);
@@ -32,35 +21,61 @@ class Screen {
   // Rows from which on a screen is worth its memory: smaller matrices lie in cache.
   static constexpr int64_t kLeastRows = 16384;
 
-  // Whether a matrix is screened, where the backend has the op, and bytes that it then takes; 0 if not.
+  // Whether a matrix is screened, where the backend has the ops, and bytes that it then takes; 0 if not.
   static bool worth(int64_t rows, int64_t columns) { return rows >= kLeastRows && columns <= 1 << 16; }
+  static bool serves(const OpTable& ops) { return ops.linear_i4 && ops.contenders; }
   static int64_t planned_bytes(int64_t rows, int64_t columns);
 
   // The matrix [N, K] outlives the screen.
   explicit Screen(const View<2>& matrix);
 
-  // Estimates of x w^T into out [M, N], which row() then reads; false, and out says nothing, when a number of x is not
-  // finite.
-  bool estimate(Decoder& decoder, View<2> x, View<2> out);
-  Estimate row(View<2> out, int64_t m) const {
-    const auto at = static_cast<size_t>(m);
-    return {.value = out.f32(m), .error = error_.data(), .unit = unit_[at], .slack = slack_[at]};
-  }
+  // Estimates `factor` > 0 times x [M, K] times rows [0, valid), into out [M, N], which stays as it is until the next
+  // call. What follows is about these. False, and nothing follows, when a number of x is not finite.
+  bool estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, View<2> out);
+
+  // At most count ids that have high estimates in row m: a place to start.
+  Ids promising(int64_t m, size_t count) const;
+  // Of each row of x, which was estimated, the ids that are not certainly below `count` others.
+  std::vector<Ids> best(Decoder& decoder, View<2> x, size_t count) const;
+
+  // Some rows of an estimate, from `first` on.
+  struct Part {
+    const Screen& screen;
+    int64_t first;
+  };
+  // Of each row of a sum of estimates the ids that may reach its least.
+  static std::vector<Ids> contenders(Decoder& decoder, std::span<const Part> sum, std::span<const float> least);
 
   // out[i] = x . row ids[i], or out[i] += that: the bits of the whole product. x [1, K].
-  void exact(Decoder& decoder, View<2> x, std::span<const int32_t> ids, std::span<float> out, bool accumulate = false);
-  // Of ids that contend, not none, the one with the largest product; of equal ones the lowest.
-  int32_t best(Decoder& decoder, View<2> x, std::span<const int32_t> ids);
+  void exact(Decoder& decoder, View<2> x, std::span<const int32_t> ids, std::span<float> out,
+             bool accumulate = false) const;
+  // Of some ids, not none, the one with the largest product; of equal ones the lowest.
+  int32_t largest(Decoder& decoder, View<2> x, const Ids& ids) const;
 
  private:
+  int64_t width() const { return padded_ / 2; }  // bytes of a row of half codes
+  void encode(int64_t n, std::span<const float> w);
+  // most[i] += the most that the product of row m and ids[i] can be, by whole codes.
+  void add_most(Decoder& decoder, int64_t m, const Ids& ids, std::span<float> most) const;
+
   const View<2> matrix_;
+  const int64_t padded_;  // K
   Arena arena_;
-  int8_t* codes_;  // [N, K]: row n is about scale[n] times its codes
-  // [N]; a row that is not finite has codes of 0 and an infinite error, so it always contends.
-  std::vector<float> scale_, error_;
-  std::vector<int16_t> x_;           // [M, K] of the last estimate
-  std::vector<float> unit_, slack_;  // [M]
-  std::vector<std::byte> gathered_;
+  uint8_t *upper_, *lower_;  // [N, width] halves of codes: row n is about scale[n] (code - 127.5)
+  // [N] the length of what the upper halves lack of a row, or a little more, of what both lack, and of the row itself.
+  // One that is not finite has a scale of 0 and an infinite length, so it always contends.
+  std::vector<float> scale_, upper_error_, error_, length_;
+  std::vector<float> error_peaks_;  // [blocks] the largest upper_error_ of each
+  float ratio_ = 0;                 // the largest of a length to its upper_error_, at most kMostRatio
+
+  // Of the last estimate, which is unit[m] times what lies in out. It is off by near[m] errors of a row, and for what x
+  // lacks and for rounding, in the exact product as here, by far[m] lengths.
+  std::vector<int8_t> x_;                         // [M, padded K]
+  std::vector<float> unit_, near_, far_, slack_;  // slack: of upper_error_ alone
+  float factor_ = 1;
+  int64_t valid_ = 0;
+  View<2> out_;
+  std::vector<float> peaks_;  // [M, blocks]
 };
 
 }  // namespace deltaring

@@ -5,10 +5,11 @@
 
 #include "ops/attention.h"
 #include "ops/commit.h"
+#include "ops/contenders.h"
 #include "ops/conv.h"
 #include "ops/gdn.h"
 #include "ops/linear.h"
-#include "ops/linear_i8.h"
+#include "ops/linear_i4.h"
 #include "ops/moe.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -48,7 +49,8 @@ struct OpTable {
   std::unique_ptr<Stream> (*wrap_stream)(void* native);
   void (*embedding)(const EmbeddingArgs&, Stream&);
   void (*linear)(const LinearArgs&, Stream&);
-  void (*linear_i8)(const LinearI8Args&, Stream&);
+  void (*linear_i4)(const LinearI4Args&, Stream&);
+  void (*contenders)(const ContendersArgs&, Stream&);
   void (*swiglu)(const SwigluArgs&, Stream&);
   void (*moe_route)(const MoeRouteArgs&, Stream&);
   void (*moe_experts)(const MoeExpertsArgs&, Stream&);

@@ -6,7 +6,8 @@ namespace deltaring::reference {
 
 void embedding(const EmbeddingArgs& args, Stream& stream);
 void linear(const LinearArgs& args, Stream& stream);
-void linear_i8(const LinearI8Args& args, Stream& stream);
+void linear_i4(const LinearI4Args& args, Stream& stream);
+void contenders(const ContendersArgs& args, Stream& stream);
 void swiglu(const SwigluArgs& args, Stream& stream);
 void moe_route(const MoeRouteArgs& args, Stream& stream);
 void moe_experts(const MoeExpertsArgs& args, Stream& stream);

@@ -1,0 +1,30 @@
+// Products with four-bit codes: estimates of a matrix's products for a quarter of the bytes of bf16 and less
+// arithmetic. Which rows of the matrix are worth an exact product is then a question of bounds.
+#pragma once
+#include <cstdint>
+
+#include "base/view.h"
+
+namespace deltaring {
+
+// out[m, n] = scale[r] * sum_k x[m, k] (2 w[r, k] - 15),  r = rows[n], or n without rows.
+// The sum is exact; it is rounded to f32, and so is the product. Codes are 0 to 15, so their weights are odd numbers
+// from -15 to 15.
+struct LinearI4Args {
+  static constexpr int64_t kGroup = 64;       // codes that lie together: byte i < 32 has code i below and 32 + i above
+  static constexpr int64_t kMostK = 1 << 18;  // whose sums stay in int32
+  static constexpr int kMostX = 127;
+  static constexpr int64_t kPeak = 16;  // columns behind one peak: their f32 fill a cache line
+
+  int64_t M, N, K;      // K a multiple of kGroup; zeros of x fill up
+  const int8_t* x;      // [M, K], -kMostX to kMostX
+  const uint8_t* w;     // [rows of w, K / 2]
+  const float* scale;   // [rows of w]
+  const int32_t* rows;  // [N] or null
+  View<2> out;          // [M, N] f32, N contiguous
+  float* peaks;         // [M, ceil(N / kPeak)] the largest of each kPeak columns, or null
+};
+
+void check(const LinearI4Args& args);
+
+}  // namespace deltaring
