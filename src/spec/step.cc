@@ -259,38 +259,53 @@ void SpecStepper::prefill(Sequence& s) {
   s.failed = false;
 }
 
-std::vector<DraftRequest> SpecStepper::requests(std::span<Sequence* const> sequences) {
-  std::vector<int32_t> seats, drafts;
+std::vector<AdaptiveWindow::Ask> SpecStepper::ask(std::span<Sequence* const> sequences) {
+  std::vector<AdaptiveWindow::Ask> asks;
+  std::vector<int32_t> seats, wanted;
+  std::vector<int64_t> waiting;
   for (const Sequence* s : sequences) {
     seats.push_back(s->seat);
-    drafts.push_back(std::clamp(s->max_drafts, 0, static_cast<int32_t>(pool_.options().ring.T - 1)));
+    wanted.push_back(std::clamp(s->max_drafts, 0, static_cast<int32_t>(pool_.options().ring.T - 1)));
+    asks.push_back({.drafts = wanted.back(), .context = wanted.back() > 0});
+    waiting.push_back(drafter_->waiting(s->seat));
   }
-  if (window_) drafts = window_->plan(seats, drafts);
+  return window_ ? window_->plan(seats, wanted, waiting) : asks;
+}
+
+std::vector<DraftRequest> SpecStepper::draft(std::span<Sequence* const> sequences) {
+  using Clock = std::chrono::steady_clock;
   std::vector<DraftRequest> requests;
+  std::vector<int32_t> behind;  // seats whose context is written
+  int32_t most = 0;
+  int64_t drafting = 0, rows = 0;  // requests that get drafts, context rows
+  const std::vector<AdaptiveWindow::Ask> asks = ask(sequences);
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];
     requests.push_back({.seat = s.seat,
-                        .drafts = drafts[b],
+                        .drafts = asks[b].drafts,
                         .tokens = s.tokens,
                         .sampling = s.sampling,
                         .seed = step_seed(s.seed, static_cast<int64_t>(s.tokens.size()) - 1)});
+    most = std::max(most, asks[b].drafts), drafting += asks[b].drafts > 0;
+    if (asks[b].context) behind.push_back(s.seat), rows += drafter_->waiting(s.seat);
+  }
+  const Clock::time_point begin = Clock::now();
+  drafter_->catch_up(behind);
+  const Clock::time_point ready = Clock::now();
+  if (drafting > 0) drafter_->propose(requests, proposals_);
+  if (window_) {
+    const std::chrono::duration<double> writing = ready - begin, proposing = Clock::now() - ready;
+    window_->drafting_took(most, drafting, proposing.count());
+    window_->writing_took(rows, writing.count());
   }
   return requests;
 }
 
 void SpecStepper::propose(std::span<Sequence* const> sequences) {
-  using Clock = std::chrono::steady_clock;
   proposals_.assign(sequences.size(), {});
   caps_.clear();
   if (!drafter_) return;
-  const std::vector<DraftRequest> asked = requests(sequences);
-  int32_t most = 0;
-  int64_t drafting = 0;  // requests that get drafts
-  for (const DraftRequest& request : asked) most = std::max(most, request.drafts), drafting += request.drafts > 0;
-  if (most == 0) return;
-  const Clock::time_point begin = Clock::now();
-  drafter_->propose(asked, proposals_);
-  if (window_) window_->drafting_took(most, drafting, std::chrono::duration<double>(Clock::now() - begin).count());
+  const std::vector<DraftRequest> asked = draft(sequences);
   for (size_t b = 0; b < asked.size(); b++)
     check_proposal(*drafter_, asked[b], proposals_[b], logits_.shape[1], valid_ids_);
   if (simulated_length_ > 0) simulate(asked);
@@ -353,7 +368,8 @@ void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Win
   Window kept;  // its ids are the tokens behind the committed ones
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];
-    if (s.emitted == accepted_[b]) continue;  // no token stands behind its last row
+    // No token stands behind its last row, or no draft will be asked for.
+    if (s.emitted == accepted_[b] || (window_ && window_->let_go(s.seat))) continue;
     kept.add(s.seat, {.folded = 0, .pos = window.first[b]}, 0);
     for (int32_t i = 0; i <= accepted_[b]; i++) {
       std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(kept.ids.size()));

@@ -104,7 +104,8 @@ class SpecStepper {
 
   void check_owned(const Sequence& sequence) const;
   StepCost measure_cost();
-  std::vector<DraftRequest> requests(std::span<Sequence* const> sequences);
+  std::vector<AdaptiveWindow::Ask> ask(std::span<Sequence* const> sequences);  // how many drafts, of whom
+  std::vector<DraftRequest> draft(std::span<Sequence* const> sequences);       // what was asked; fills proposals_
   int64_t due(Cursor cursor) const;  // plan_fold of the pool's ring; pos under snapshot
   void propose(std::span<Sequence* const> sequences);
   void simulate(std::span<const DraftRequest> requests);
