@@ -18,7 +18,12 @@ constexpr double kCredit = 8;    // plain steps that the account holds at most
 }  // namespace
 
 AdaptiveWindow::AdaptiveWindow(StepCost cost, int32_t most)
-    : cost_(std::move(cost)), most_(most), average_(most), drafting_(most), writing_(1), account_(2 * cost_.seconds(1)) {}
+    : cost_(std::move(cost)),
+      most_(most),
+      average_(most),
+      drafting_(most),
+      writing_(1),
+      account_(2 * cost_.seconds(1)) {}
 
 // A window that stayed whole says nothing about the draft behind it, but that it may be as good as the last one, which
 // is all that is known of a draft that was never seen.
@@ -43,20 +48,19 @@ AdaptiveWindow::Request& AdaptiveWindow::request(int32_t seat) {
   return at->second;
 }
 
+double AdaptiveWindow::verifying(int64_t rows, int64_t drafts) const {
+  const auto& [plain, drafted] = correction_[bucket_of(rows)];
+  const Taken &own = drafts > 0 ? drafted : plain, &other = drafts > 0 ? plain : drafted;
+  return cost_.seconds(rows + drafts) * (own.measured() ? own : other).seconds_or(1);
+}
+
 double AdaptiveWindow::seconds(const Load& load) const {
-  return cost_.seconds(load.rows + load.drafts) + drafting_.seconds(load.deepest, load.requests) +
+  return verifying(load.rows, load.drafts) + drafting_.seconds(load.deepest, load.requests) +
          writing_.seconds(1, load.waiting);
 }
 
 double AdaptiveWindow::token() const {
-  return last_.rows ? cost_.seconds(last_.rows) / static_cast<double>(last_.rows) : 0;
-}
-
-void AdaptiveWindow::settle() {
-  if (last_.rows == 0) return;
-  const double plain = cost_.seconds(last_.rows);
-  account_ += (1 + 2 * kShare) * plain - cost_.seconds(last_.rows + last_.drafts);
-  account_ = std::min(account_, kCredit * plain);
+  return last_.rows ? verifying(last_.rows, 0) / static_cast<double>(last_.rows) : 0;
 }
 
 std::vector<RankedDraft> AdaptiveWindow::candidates(std::span<const int32_t> seats, std::span<const int32_t> wanted) {
@@ -93,7 +97,6 @@ std::vector<AdaptiveWindow::Ask> AdaptiveWindow::fastest(std::span<const RankedD
 
 std::vector<AdaptiveWindow::Ask> AdaptiveWindow::plan(std::span<const int32_t> seats, std::span<const int32_t> wanted,
                                                       std::span<const int64_t> waiting) {
-  settle();
   last_ = {.rows = static_cast<int64_t>(seats.size())};
   Load load = last_;
   std::vector<Ask> asked(seats.size());
@@ -135,10 +138,12 @@ void AdaptiveWindow::keep(std::span<const int32_t> seats, std::span<const int64_
   for (size_t r = 0; r < seats.size(); r++) {
     Request& own = request(seats[r]);
     if (asked[r].context || own.let_go || waiting[r] < kRows) continue;
-    own.let_go = left < price && static_cast<double>(idle) * price / kRows > share;
+    own.let_go = left<price&& static_cast<double>(idle) * price / kRows> share;
     asked[r].context = !own.let_go;
-    if (own.let_go) idle--;
-    else left -= price;
+    if (own.let_go)
+      idle--;
+    else
+      left -= price;
   }
 }
 
@@ -148,6 +153,16 @@ void AdaptiveWindow::writing_took(int64_t rows, double seconds) {
 
 void AdaptiveWindow::drafting_took(int32_t deepest, int64_t requests, double seconds) {
   if (requests > 0) account_ -= drafting_.took(deepest, requests, seconds);
+}
+
+void AdaptiveWindow::verifying_took(double seconds) {
+  if (last_.rows == 0) return;
+  auto& [plain, drafted] = correction_[bucket_of(last_.rows)];
+  const double table = cost_.seconds(last_.rows + last_.drafts);
+  const double took = table * (last_.drafts > 0 ? drafted : plain).saw(seconds / table);
+  const double without = verifying(last_.rows, 0);
+  account_ += 2 * kShare * without - (last_.drafts > 0 ? took - without : 0);
+  account_ = std::min(account_, kCredit * without);
 }
 
 void AdaptiveWindow::verified(int32_t seat, int32_t drafts, int32_t accepted) {

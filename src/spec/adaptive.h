@@ -1,5 +1,6 @@
 // Windows that follow what was accepted: how many drafts to ask for, request by request.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -19,9 +20,9 @@ namespace deltaring {
 // What drafts have brought and taken is kept in an account, which gets another hundredth of the time: nothing is asked
 // while it is overdrawn. So whatever is wrong with the estimates, no more than that is lost.
 //
-// The context of a request without drafts is written when no more rows may wait, unless that takes more than a hundredth
-// of the time and more than the account has: then the request is let go, and the drafter need not be told of it any
-// more. Depends on decided tokens only, so it is lossless.
+// The context of a request without drafts is written when no more rows may wait, unless that takes more than a
+// hundredth of the time and more than the account has: then the request is let go, and the drafter need not be told of
+// it any more. Depends on decided tokens only, so it is lossless.
 class AdaptiveWindow {
  public:
   // most: drafts of the widest window.
@@ -41,6 +42,9 @@ class AdaptiveWindow {
   void writing_took(int64_t rows, double seconds);
   // The drafting of a step took so long: so many requests got drafts, the one with most `deepest`.
   void drafting_took(int32_t deepest, int64_t requests, double seconds);
+  // All the rest of the step took so long, behind verified() of all its requests. What it takes with and without drafts
+  // is the table's, corrected by that.
+  void verifying_took(double seconds);
   // Of the drafts that were verified so many stayed.
   void verified(int32_t seat, int32_t drafts, int32_t accepted);
 
@@ -70,11 +74,11 @@ class AdaptiveWindow {
   };
   static void learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share);
   Request& request(int32_t seat);
-  double seconds(const Load& load) const;      // of a step and its drafting
+  double verifying(int64_t rows, int64_t drafts) const;
+  double seconds(const Load& load) const;  // of a step and its drafting
   // Whether drafting cannot take a surprising time, or a surprise would be small.
   bool known(const Load& load) const { return load.deepest <= drafting_.limit(load.requests); }
-  double token() const;                        // seconds of plain decoding that a token of the step is worth
-  void settle();                               // the account of the last step
+  double token() const;  // seconds of plain decoding that a token of the step is worth
   std::vector<RankedDraft> candidates(std::span<const int32_t> seats, std::span<const int32_t> wanted);
   // Drafts of each request that make tokens a second the most, as far as that is known; what it comes to in load.
   std::vector<Ask> fastest(std::span<const RankedDraft> drafts, std::span<const int64_t> waiting, Load& load) const;
@@ -84,7 +88,13 @@ class AdaptiveWindow {
   void keep(std::span<const int32_t> seats, std::span<const int64_t> waiting, const Load& load,
             std::vector<Ask>& asked);
 
+  // What steps of so many rows took, by what the table says of them.
+  struct Correction {
+    Taken plain, drafted;
+  };
+
   const StepCost cost_;
+  std::array<Correction, kBuckets> correction_;
   const int32_t most_;
   std::vector<Rate> average_;  // [most] over all requests
   DraftCost drafting_;

@@ -7,8 +7,9 @@ namespace deltaring {
 
 namespace {
 
-constexpr double kShare = 1.0 / 8, kFasterShare = 1.0 / 2;  // of the newest; what takes longer is more often an accident
-constexpr double kOutlier = 2;  // what took longer than so many times what is known says no more than that
+constexpr double kShare = 1.0 / 8,
+                 kFasterShare = 1.0 / 2;  // of the newest; what takes longer is more often an accident
+constexpr double kOutlier = 2;            // what took longer than so many times what is known says no more than that
 
 }  // namespace
 
@@ -19,19 +20,19 @@ double Taken::saw(double seconds) {
   return believed;
 }
 
-size_t DraftCost::bucket(int64_t requests) {
-  return std::min<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(requests, 1))) - 1, kBuckets - 1);
+size_t bucket_of(int64_t count) {
+  return std::min<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(count, 1))) - 1, kBuckets - 1);
 }
 
 double DraftCost::took(int32_t deepest, int64_t requests, double seconds) {
-  const size_t b = bucket(requests);
+  const size_t b = bucket_of(requests);
   deepest_[b] = std::max(deepest_[b], deepest);
   return taken_[static_cast<size_t>(deepest) - 1][b].saw(seconds);
 }
 
 double DraftCost::seconds(int32_t deepest, int64_t requests) const {
   if (deepest < 1) return 0;
-  const auto at = static_cast<int64_t>(bucket(requests)), buckets = static_cast<int64_t>(kBuckets);
+  const auto at = static_cast<int64_t>(bucket_of(requests)), buckets = static_cast<int64_t>(kBuckets);
   for (int64_t distance = 0; distance < buckets; distance++) {
     for (const int64_t near : {at + distance, at - distance}) {
       if (near < 0 || near >= buckets || deepest_[near] == 0) continue;
@@ -47,7 +48,7 @@ double DraftCost::seconds(int32_t deepest, int64_t requests) const {
 }
 
 int32_t DraftCost::limit(int64_t requests) const {
-  const size_t half = bucket(std::max<int64_t>(requests / 2, 1));
+  const size_t half = bucket_of(std::max<int64_t>(requests / 2, 1));
   const int32_t deepest = *std::max_element(deepest_.begin() + static_cast<std::ptrdiff_t>(half), deepest_.end());
   return std::max(2 * deepest, requests == 1 ? 1 : 0);
 }

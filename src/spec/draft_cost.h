@@ -13,11 +13,15 @@ class Taken {
   // Returns what of them is believed.
   double saw(double seconds);
   double seconds() const { return known_; }  // 0: not measured
+  double seconds_or(double unknown) const { return measured() ? known_ : unknown; }
   bool measured() const { return known_ > 0; }
 
  private:
   double known_ = 0;
 };
+
+inline constexpr size_t kBuckets = 24;
+size_t bucket_of(int64_t count);  // by powers of two
 
 // Seconds of drafting by the drafts of the request that gets most and by how many requests get some.
 class DraftCost {
@@ -34,10 +38,7 @@ class DraftCost {
   int32_t limit(int64_t requests) const;
 
  private:
-  static constexpr size_t kBuckets = 24;  // of requests, by powers of two
-  static size_t bucket(int64_t requests);
-
-  std::vector<std::array<Taken, kBuckets>> taken_;  // [most]
+  std::vector<std::array<Taken, kBuckets>> taken_;  // [most][requests]
   std::array<int32_t, kBuckets> deepest_{};         // that was measured
 };
 

@@ -14,6 +14,10 @@ namespace deltaring {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
 void check_verify(const VerifyOptions& verify, const Drafter* drafter, int64_t T) {
   check(verify.simulate_acceptance_length == 0 ||
             (verify.simulate_acceptance_length >= 1 && verify.simulate_acceptance_length <= static_cast<double>(T)),
@@ -109,7 +113,6 @@ Taps SpecStepper::taps(int64_t tokens) const {
 
 // Verify steps of 1, 2, 4, ... tokens on fresh seats: nothing is committed, so nothing is left of them.
 StepCost SpecStepper::measure_cost() {
-  using Clock = std::chrono::steady_clock;
   // The least of some runs, of which two agree: on a busy machine most take too long.
   constexpr int kLeastRuns = 3, kMostRuns = 12;
   constexpr double kAgree = 1.1;
@@ -136,7 +139,7 @@ StepCost SpecStepper::measure_cost() {
       const View<2> hidden = hidden_.rows(0, window.tokens());
       model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);
       model_.logits(hidden, logits_.rows(0, window.tokens()));
-      const double took = std::chrono::duration<double>(Clock::now() - begin).count();
+      const double took = seconds_since(begin);
       second = std::min(second, std::max(seconds, took));
       seconds = std::min(seconds, took);
     }
@@ -248,7 +251,7 @@ void SpecStepper::prefill(Sequence& s) {
     model_.forward(window.rows(), window.ids.data(), true, pool_, hidden, taps(window.tokens()));
     if (cut == end) first_token(s, hidden.rows(hidden.shape[0] - 1, 1));
     if (cut == end && s.emitted == 0) return;
-    if (drafter_) {
+    if (drafter_ && s.max_drafts >= 0) {
       drafter_->extend({.rows = window.rows(),
                         .next = s.tokens.data() + cursor.pos + 1,
                         .hidden = hidden,
@@ -273,7 +276,6 @@ std::vector<AdaptiveWindow::Ask> SpecStepper::ask(std::span<Sequence* const> seq
 }
 
 std::vector<DraftRequest> SpecStepper::draft(std::span<Sequence* const> sequences) {
-  using Clock = std::chrono::steady_clock;
   std::vector<DraftRequest> requests;
   std::vector<int32_t> behind;  // seats whose context is written
   int32_t most = 0;
@@ -291,13 +293,10 @@ std::vector<DraftRequest> SpecStepper::draft(std::span<Sequence* const> sequence
   }
   const Clock::time_point begin = Clock::now();
   drafter_->catch_up(behind);
+  if (window_) window_->writing_took(rows, seconds_since(begin));
   const Clock::time_point ready = Clock::now();
   if (drafting > 0) drafter_->propose(requests, proposals_);
-  if (window_) {
-    const std::chrono::duration<double> writing = ready - begin, proposing = Clock::now() - ready;
-    window_->drafting_took(most, drafting, proposing.count());
-    window_->writing_took(rows, writing.count());
-  }
+  if (window_) window_->drafting_took(most, drafting, seconds_since(ready));
   return requests;
 }
 
@@ -368,8 +367,8 @@ void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Win
   Window kept;  // its ids are the tokens behind the committed ones
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];
-    // No token stands behind its last row, or no draft will be asked for.
-    if (s.emitted == accepted_[b] || (window_ && window_->let_go(s.seat))) continue;
+    const bool no_token_behind = s.emitted == accepted_[b], no_more_drafts = window_ && window_->let_go(s.seat);
+    if (no_token_behind || no_more_drafts || s.max_drafts < 0) continue;
     kept.add(s.seat, {.folded = 0, .pos = window.first[b]}, 0);
     for (int32_t i = 0; i <= accepted_[b]; i++) {
       std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(kept.ids.size()));
@@ -389,6 +388,12 @@ void SpecStepper::step(std::span<Sequence* const> sequences) {
   if (sequences.empty()) return;
   for (const Sequence* s : sequences) check_owned(*s);
   propose(sequences);
+  const Clock::time_point begin = Clock::now();
+  verify(sequences);
+  if (window_) window_->verifying_took(seconds_since(begin));
+}
+
+void SpecStepper::verify(std::span<Sequence* const> sequences) {
   Window window;
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];

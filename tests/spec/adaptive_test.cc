@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -37,7 +37,13 @@ Machine memory_bound() {
 }
 // Every token is paid for, context rows too, as on a small machine with a small model.
 Machine compute_bound() {
-  return {"compute-bound", StepCost({{1, 2.5}, {2, 3.3}, {4, 5}, {8, 8.5}, {16, 16}, {1024, 1024}}), 0.1, 0.5, 0.1, 0, 0.05};
+  return {"compute-bound",
+          StepCost({{1, 2.5}, {2, 3.3}, {4, 5}, {8, 8.5}, {16, 16}, {1024, 1024}}),
+          0.1,
+          0.5,
+          0.1,
+          0,
+          0.05};
 }
 // As bound, with a drafter that nobody should use.
 Machine slow_drafter() { return {"slow drafter", compute_bound().step, 0, 6, 2, 0, 0.4}; }
@@ -69,7 +75,8 @@ struct World {
     for (int step = 0; step < steps; step++) {
       for (size_t r = 0; r < n; r++) {
         if (left[r] > 0) continue;
-        left[r] = 1 + static_cast<int64_t>(rng() % 600), waiting[r] = 1 + static_cast<int64_t>(rng() % 16), id[r] = next++;
+        left[r] = 1 + static_cast<int64_t>(rng() % 600), waiting[r] = 1 + static_cast<int64_t>(rng() % 16),
+        id[r] = next++;
         if (window) window->forget(seats[r]);
       }
       std::vector<AdaptiveWindow::Ask> asked(n, {.drafts = fixed, .context = fixed > 0});
@@ -92,6 +99,7 @@ struct World {
         if (window && window->let_go(seats[r])) waiting[r] = 0;
         if (waiting[r] > PendingRows::kRows) overflow += PendingRows::kRows, waiting[r] -= PendingRows::kRows;
       }
+      if (window) window->verifying_took(machine.step.seconds(requests + drafts));
       if (window || fixed > 0) out.seconds += machine.writing(overflow);
       out.tokens += static_cast<double>(emitted), out.drafts += static_cast<double>(drafts);
       out.plain += machine.step.seconds(requests) / static_cast<double>(requests) * static_cast<double>(emitted);
@@ -114,9 +122,20 @@ TEST(Adaptive, NeverTakesLongerThanPlainDecoding) {
         AdaptiveWindow window(machine.step, kMost);
         const Outcome out = World{machine, requests, chance}.run(2000, &window);
         EXPECT_LT(out.against_plain(), 1.03) << machine.name << ", " << requests << " requests, drafts stay " << name;
-        if(getenv("SHOW")) printf("%-14s %4ld %-14s %.4f drafts/row %.4f\n", machine.name.c_str(), (long)requests, name.c_str(), out.against_plain(), out.drafts/2000/requests);
       }
     }
+  }
+}
+
+// The table was made while the machine did something else: drafts look free, or as if nobody could pay for them.
+TEST(Adaptive, FindsOutThatTheTableIsWrong) {
+  const Machine bound = compute_bound(), memory = memory_bound();
+  for (const int64_t requests : {1, 4, 32}) {
+    AdaptiveWindow free(memory.step, kMost), dear(bound.step, kMost);
+    const auto out = World{bound, requests, [](int64_t, int) { return 0.5; }}.run(2000, &free);
+    EXPECT_LT(out.against_plain(), 1.03) << requests;
+    const auto good = World{memory, requests, [](int64_t, int) { return 0.9; }}.run(2000, &dear);
+    if (requests == 1) EXPECT_LT(good.against_plain(), 0.5) << requests;
   }
 }
 
@@ -125,16 +144,118 @@ TEST(Adaptive, IsCloseToTheBestFixedWindow) {
     for (const double chance : {0.3, 0.6, 0.75, 0.9}) {
       for (const int64_t requests : {1, 2, 4, 8, 16, 32, 128}) {
         World world{machine, requests, [&](int64_t, int) { return chance; }};
-        double best = 0; int bf=0;
-        for (int32_t fixed = 0; fixed <= kMost; fixed++) {double r=world.run(1000, nullptr, fixed).rate(); if(r>best) best=r,bf=fixed;}
+        double best = 0;
+        for (int32_t fixed = 0; fixed <= kMost; fixed++) best = std::max(best, world.run(1000, nullptr, fixed).rate());
         AdaptiveWindow window(machine.step, kMost);
-        const Outcome out = world.run(2000, &window);
-        const double rate=out.rate();
-        EXPECT_GT(rate, 0.95 * best) << machine.name << ", " << requests << " requests, chance " << chance;
-        if(getenv("SHOW")) printf("%-14s %4ld %.2f of best %.4f fixed %d drafts/row %.4f\n", machine.name.c_str(), (long)requests, chance, rate/best, bf,out.drafts/2000/requests);
+        EXPECT_GT(world.run(2000, &window).rate(), 0.95 * best)
+            << machine.name << ", " << requests << " requests, chance " << chance;
       }
     }
   }
+}
+
+TEST(Adaptive, NoticesWhenDraftsBecomeGood) {
+  const Machine machine = memory_bound();
+  for (const int64_t requests : {1, 4, 16}) {
+    AdaptiveWindow window(machine.step, kMost);
+    World world{machine, requests, [](int64_t, int) { return 0.0; }};
+    EXPECT_LT(world.run(500, &window).drafts, 0.5 * 500 * static_cast<double>(requests));
+    world.chance = [](int64_t, int) { return 0.95; };
+    world.run(500, &window);
+    EXPECT_GT(world.run(100, &window).drafts, 5 * 100 * static_cast<double>(requests));
+  }
+}
+
+// What drafting takes is not known: first one draft of one request, then no more than about twice what was seen.
+TEST(Adaptive, BeginsWithLittle) {
+  const StepCost flat({{1, 1}, {1024, 1.1}});
+  AdaptiveWindow window(flat, kMost);
+  std::vector<int32_t> seats(32), wanted(32, kMost);
+  std::iota(seats.begin(), seats.end(), 0);
+  const std::vector<int64_t> waiting(32, 1);
+  int32_t before = 0, deepest_before = 0;
+  for (int step = 0; step < 12; step++) {
+    const std::vector<AdaptiveWindow::Ask> asked = window.plan(seats, wanted, waiting);
+    int32_t drafting = 0, deepest = 0;
+    for (const auto& ask : asked) drafting += ask.drafts > 0, deepest = std::max(deepest, ask.drafts);
+    EXPECT_LE(drafting, step ? 4 * before - 1 : 1) << "to the next power of two";
+    EXPECT_LE(deepest, step ? 2 * deepest_before : 1);
+    before = std::max(before, drafting), deepest_before = std::max(deepest_before, deepest);
+    window.drafting_took(deepest, drafting, 1e-3);
+    for (size_t r = 0; r < seats.size(); r++) window.verified(seats[r], asked[r].drafts, asked[r].drafts);
+    window.verifying_took(flat.seconds(32));
+  }
+  EXPECT_EQ(before, 32);
+  EXPECT_EQ(deepest_before, kMost);
+}
+
+// Requests whose drafts never stay: their context is written on where that takes less than a hundredth of the time, and
+// else only while the account pays for it.
+TEST(Adaptive, LetsGoOfRequestsWhoseContextIsDear) {
+  const StepCost bound = compute_bound().step;
+  for (const double row : {1e-4, 0.3}) {
+    AdaptiveWindow window(bound, kMost);
+    const std::array<int32_t, 2> seats{0, 1}, wanted{kMost, 0};
+    std::array<int64_t, 2> waiting{1, 1};
+    for (int step = 0; step < 200; step++) {
+      const std::vector<AdaptiveWindow::Ask> asked = window.plan(seats, wanted, waiting);
+      int64_t rows = 0;
+      for (size_t r = 0; r < seats.size(); r++) {
+        EXPECT_TRUE(asked[r].context || asked[r].drafts == 0);
+        EXPECT_FALSE(window.let_go(seats[r]) && asked[r].context) << "nothing is done for those";
+        if (asked[r].context) rows += waiting[r], waiting[r] = 0;
+        window.verified(seats[r], asked[r].drafts, 0);
+        waiting[r] = window.let_go(seats[r]) ? 0 : waiting[r] + 1;
+        EXPECT_LE(waiting[r], PendingRows::kRows);
+      }
+      window.writing_took(rows, row * static_cast<double>(rows));
+      window.drafting_took(asked[0].drafts, asked[0].drafts > 0, 0.5);
+      window.verifying_took(bound.seconds(2 + asked[0].drafts));
+    }
+    for (const int32_t seat : seats) EXPECT_EQ(window.let_go(seat), row > 0.01);
+    window.forget(0);
+    EXPECT_FALSE(window.let_go(0)) << "a new request";
+  }
+}
+
+TEST(Adaptive, AsksForNoMoreThanIsWanted) {
+  AdaptiveWindow window(StepCost({{.tokens = 1, .seconds = 1}}), kMost);
+  const std::array<int32_t, 4> seats{0, 1, 2, 3}, wanted{0, 3, -2, 99};
+  const std::array<int64_t, 4> waiting{};
+  int32_t most = 0;
+  for (int i = 0; i < 200; i++) {
+    const std::vector<AdaptiveWindow::Ask> asked = window.plan(seats, wanted, waiting);
+    EXPECT_EQ(asked[0].drafts, 0);
+    EXPECT_LE(asked[1].drafts, 3);
+    EXPECT_EQ(asked[2].drafts, 0);
+    EXPECT_LE(asked[3].drafts, kMost);
+    most = std::max(most, asked[3].drafts);
+    window.drafting_took(std::max(asked[1].drafts, asked[3].drafts), 2, 1e-3);
+    for (size_t r = 0; r < seats.size(); r++) window.verified(seats[r], asked[r].drafts, asked[r].drafts);
+    window.verifying_took(1);
+  }
+  EXPECT_EQ(most, kMost);
+}
+
+TEST(DraftCost, BelievesWhatWasMeasuredNearest) {
+  DraftCost cost(kMost);
+  EXPECT_EQ(cost.seconds(3, 4), 0);
+  EXPECT_EQ(cost.limit(1), 1);
+  EXPECT_EQ(cost.limit(2), 0) << "one request first";
+  EXPECT_EQ(cost.took(2, 1, 1.0), 1);
+  EXPECT_EQ(cost.limit(1), 4);
+  EXPECT_EQ(cost.limit(3), 4);
+  EXPECT_EQ(cost.limit(4), 0);
+  EXPECT_EQ(cost.seconds(7, 32), 1);
+  EXPECT_EQ(cost.took(4, 8, 3.0), 3);
+  EXPECT_EQ(cost.seconds(4, 9), 3);
+  EXPECT_EQ(cost.seconds(2, 4), 3) << "of more requests rather than of fewer";
+  EXPECT_EQ(cost.seconds(2, 1), 1);
+  cost.took(3, 1, 0.8);
+  EXPECT_EQ(cost.seconds(2, 1), 0.8) << "more drafts took less";
+  EXPECT_EQ(cost.took(3, 1, 100), 1.6) << "an accident";
+  EXPECT_LT(cost.seconds(3, 1), 1);
+  EXPECT_EQ(cost.seconds(0, 5), 0);
 }
 
 }  // namespace
