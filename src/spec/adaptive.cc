@@ -138,12 +138,11 @@ void AdaptiveWindow::keep(std::span<const int32_t> seats, std::span<const int64_
   for (size_t r = 0; r < seats.size(); r++) {
     Request& own = request(seats[r]);
     if (asked[r].context || own.let_go || waiting[r] < kRows) continue;
-    own.let_go = left<price&& static_cast<double>(idle) * price / kRows> share;
+    const bool dear = static_cast<double>(idle) * price > share * kRows;
+    own.let_go = dear && left < price;
     asked[r].context = !own.let_go;
-    if (own.let_go)
-      idle--;
-    else
-      left -= price;
+    if (own.let_go) idle--;
+    if (asked[r].context) left -= price;
   }
 }
 

@@ -1,5 +1,6 @@
 // Windows that follow what was accepted: how many drafts to ask for, request by request.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -17,18 +18,19 @@ namespace deltaring {
 // waiting; none where plain decoding is faster. Then a hundredth of the time goes to drafts that are not expected to
 // pay, one for the request that has had none for longest, or a change would never be seen.
 //
-// What drafts have brought and taken is kept in an account, which gets another hundredth of the time: nothing is asked
-// while it is overdrawn. So whatever is wrong with the estimates, no more than that is lost.
+// What drafts have brought and taken is kept in an account, which gets two hundredths of the time: nothing is asked
+// while it is overdrawn. So whatever is wrong with the estimates, little more than that is lost.
 //
 // The context of a request without drafts is written when no more rows may wait, unless that takes more than a
 // hundredth of the time and more than the account has: then the request is let go, and the drafter need not be told of
-// it any more. Depends on decided tokens only, so it is lossless.
+// it any more. Depends on decided tokens and measured times only, so it is lossless.
 class AdaptiveWindow {
  public:
   // most: drafts of the widest window.
   AdaptiveWindow(StepCost cost, int32_t most);
 
   void forget(int32_t seat) { requests_.erase(seat); }  // a new request
+
   // Of one request in one step.
   struct Ask {
     int32_t drafts = 0;
@@ -72,6 +74,10 @@ class AdaptiveWindow {
       deepest = std::max(deepest, static_cast<int32_t>(position) + 1);
     }
   };
+  // What steps took, as parts of what the table says of them.
+  struct Correction {
+    Taken plain, drafted;
+  };
   static void learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share);
   Request& request(int32_t seat);
   double verifying(int64_t rows, int64_t drafts) const;
@@ -88,19 +94,14 @@ class AdaptiveWindow {
   void keep(std::span<const int32_t> seats, std::span<const int64_t> waiting, const Load& load,
             std::vector<Ask>& asked);
 
-  // What steps of so many rows took, by what the table says of them.
-  struct Correction {
-    Taken plain, drafted;
-  };
-
   const StepCost cost_;
-  std::array<Correction, kBuckets> correction_;
+  std::array<Correction, kBuckets> correction_;  // by rows
   const int32_t most_;
   std::vector<Rate> average_;  // [most] over all requests
   DraftCost drafting_;
   DraftCost writing_;                              // context rows, in place of requests
   Load last_;                                      // rows of the running step, drafts that it verified
-  double account_ = 0;                             // seconds
+  double account_;                                 // seconds
   double purse_ = 0;                               // seconds that may go to drafts that are not expected to pay
   std::unordered_map<int32_t, Request> requests_;  // by seat
 };

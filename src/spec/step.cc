@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/scratch.h"
+#include "spec/measure_cost.h"
 #include "state/materialise.h"
 
 namespace deltaring {
@@ -86,7 +87,7 @@ SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, 
                             "hidden states and logits of a step, --chunked-prefill-size");
   reset_stats();
   if (mode_ == VerifyMode::dense && !verify.adaptive) return;
-  const StepCost cost = verify.cost ? *verify.cost : measure_cost();
+  const StepCost cost = verify.cost ? *verify.cost : measure_cost(model_, pool_, hidden_, logits_);
   if (mode_ != VerifyMode::dense) scheduler_.emplace(cost);
   if (verify.adaptive) window_.emplace(cost, static_cast<int32_t>(T - 1));
 }
@@ -109,46 +110,6 @@ int64_t SpecStepper::due(Cursor cursor) const {
 
 Taps SpecStepper::taps(int64_t tokens) const {
   return {.layers = drafter_ ? drafter_->taps() : std::span<const int64_t>(), .out = taps_.rows(0, tokens)};
-}
-
-// Verify steps of 1, 2, 4, ... tokens on fresh seats: nothing is committed, so nothing is left of them.
-StepCost SpecStepper::measure_cost() {
-  // The least of some runs, of which two agree: on a busy machine most take too long.
-  constexpr int kLeastRuns = 3, kMostRuns = 12;
-  constexpr double kAgree = 1.1;
-  const int64_t T = pool_.options().ring.T;
-  std::vector<int32_t> seats;
-  while (pool_.free_seats() > 0) {
-    seats.push_back(pool_.allocate());
-    if (pool_.reserve(seats.back(), T)) continue;
-    pool_.free(seats.back()), seats.pop_back();
-    break;
-  }
-  const int64_t most = T * static_cast<int64_t>(seats.size());
-  std::vector<StepCost::Point> points;
-  for (int64_t tokens = 1, done = 0; done < most; done = tokens, tokens = std::min(2 * tokens, most)) {
-    Window window;
-    for (size_t b = 0; window.tokens() < tokens && b < seats.size(); b++) {
-      window.add(seats[b], {}, 0);
-      window.ids.resize(static_cast<size_t>(std::min<int64_t>(tokens, window.tokens() + T)));
-      window.close();
-    }
-    double seconds = INFINITY, second = INFINITY;
-    for (int run = 0; run < kMostRuns && (run < kLeastRuns || second > kAgree * seconds); run++) {
-      const Clock::time_point begin = Clock::now();
-      const View<2> hidden = hidden_.rows(0, window.tokens());
-      model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);
-      model_.logits(hidden, logits_.rows(0, window.tokens()));
-      const double took = seconds_since(begin);
-      second = std::min(second, std::max(seconds, took));
-      seconds = std::min(seconds, took);
-    }
-    points.push_back({.tokens = tokens, .seconds = std::max(seconds, 1e-9)});
-  }
-  for (const int32_t seat : seats) pool_.free(seat);
-  check(!points.empty(),
-        "--context-length: no room for a window of {} tokens, of which a step was to be timed; {} works", T, 2 * T);
-  return StepCost(std::move(points));
 }
 
 View<2> SpecStepper::adjusted(Sequence& s, std::span<const int32_t> drafts, View<2> logits) {

@@ -104,7 +104,6 @@ class SpecStepper {
   struct Window;  // the packed rows of one step
 
   void check_owned(const Sequence& sequence) const;
-  StepCost measure_cost();
   std::vector<AdaptiveWindow::Ask> ask(std::span<Sequence* const> sequences);  // how many drafts, of whom
   std::vector<DraftRequest> draft(std::span<Sequence* const> sequences);       // what was asked; fills proposals_
   int64_t due(Cursor cursor) const;  // plan_fold of the pool's ring; pos under snapshot
