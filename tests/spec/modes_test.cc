@@ -193,7 +193,9 @@ TEST(NoDrafts, AreFollowedByNoDrafter) {
     ASSERT_EQ(step_and_compare(rig, rows, std::vector<const Plain*>(rows.size(), &want)), "");
     EXPECT_EQ(mtp.waiting(never.seat), 0);
     EXPECT_EQ(rig.stepper->rows_of(0), 1);
-    if (both) EXPECT_EQ(rig.stepper->rows_of(1), 4);
+    if (both) {
+      EXPECT_EQ(rig.stepper->rows_of(1), 4);
+    }
   }
 }
 
