@@ -11,7 +11,7 @@ namespace {
 constexpr float kFirst = 3;                 // what is known at first counts as if it had been seen so often
 constexpr float kRequestShare = 1.0f / 32;  // least weight of the newest step
 constexpr float kAverageShare = 1.0f / 128;
-constexpr double kShare = 0.01;  // of the time: for drafts that are not expected to pay, and for context that waits
+constexpr double kShare = 0.0075;  // of the time: for drafts that are not expected to pay, and for context that waits
 constexpr double kPurse = 4;     // such drafts that it is saved for at most
 constexpr double kCredit = 8;    // plain steps that the account holds at most
 
@@ -23,7 +23,7 @@ AdaptiveWindow::AdaptiveWindow(StepCost cost, int32_t most)
       average_(most),
       drafting_(most),
       writing_(1),
-      account_(kCredit * cost_.seconds(1)) {}
+      account_(kCredit / 2 * cost_.seconds(1)) {}
 
 // A window that stayed whole says nothing about the draft behind it, but that it may be as good as the last one, which
 // is all that is known of a draft that was never seen.

@@ -15,14 +15,14 @@ namespace deltaring {
 // Acceptance is estimated at each draft position given that the drafts before it stayed, newer steps counting more; a
 // new request starts with the average of all. The drafts asked for are those that make expected tokens a second the
 // most, by the cost of a step and the measured time of drafting, in which the context rows count that a request has
-// waiting; none where plain decoding is faster. Then a hundredth of the time goes to drafts that are not expected to
+// waiting; none where plain decoding is faster. Then 0.75 % of the time go to drafts that are not expected to
 // pay, one for the request that has had none for longest, or a change would never be seen.
 //
 // What drafts have brought and taken is kept in an account, which gets two hundredths of the time: nothing is asked
 // while it is overdrawn. So whatever is wrong with the estimates, little more than that is lost.
 //
-// The context of a request without drafts is written when no more rows may wait, unless that takes more than a
-// hundredth of the time and more than the account has: then the request is let go, and the drafter need not be told of
+// The context of a request without drafts is written when no more rows may wait, unless that takes more than
+// 0.75 % of the time and more than the account has: then the request is let go, and the drafter need not be told of
 // it any more. Depends on decided tokens and measured times only, so it is lossless.
 class AdaptiveWindow {
  public:

@@ -190,7 +190,7 @@ TEST(Adaptive, BeginsWithLittle) {
   EXPECT_EQ(deepest_before, kMost);
 }
 
-// Requests whose drafts never stay: their context is written on where that takes less than a hundredth of the time, and
+// Requests whose drafts never stay: their context is written on where that takes less than 0.75 % of the time, and
 // else only while the account pays for it.
 TEST(Adaptive, LetsGoOfRequestsWhoseContextIsDear) {
   const StepCost bound = compute_bound().step;
