@@ -12,8 +12,8 @@ constexpr float kFirst = 3;                 // what is known at first counts as 
 constexpr float kRequestShare = 1.0f / 32;  // least weight of the newest step
 constexpr float kAverageShare = 1.0f / 128;
 constexpr double kShare = 0.0075;  // of the time: for drafts that are not expected to pay, and for context that waits
-constexpr double kPurse = 4;     // such drafts that it is saved for at most
-constexpr double kCredit = 8;    // plain steps that the account holds at most
+constexpr double kPurse = 4;       // such drafts that it is saved for at most
+constexpr double kCredit = 8;      // plain steps that the account holds at most
 
 }  // namespace
 

@@ -18,7 +18,7 @@ namespace deltaring {
 // waiting; none where plain decoding is faster. Then 0.75 % of the time go to drafts that are not expected to
 // pay, one for the request that has had none for longest, or a change would never be seen.
 //
-// What drafts have brought and taken is kept in an account, which gets two hundredths of the time: nothing is asked
+// What drafts have brought and taken is kept in an account, which gets 1.5 % of the time: nothing is asked
 // while it is overdrawn. So whatever is wrong with the estimates, little more than that is lost.
 //
 // The context of a request without drafts is written when no more rows may wait, unless that takes more than
