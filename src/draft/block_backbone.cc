@@ -197,18 +197,19 @@ struct BlockBackbone::Block {
   }
 };
 
+void BlockBackbone::catch_up(std::span<const int32_t> seats) {
+  pending_.catch_up(seats, 0, [this](auto list) { write(list); });
+}
+
 Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
   const int32_t anchor_rows = config_.first_row_predicts ? 0 : 1;
   Block block;
   Predictions out;
-  PendingRows::List due;
   for (size_t i = 0; i < requests.size(); i++) {
     const DraftRequest& r = requests[i];
     const int64_t pos = static_cast<int64_t>(r.tokens.size()) - 1;
     const int64_t drafts = std::min<int64_t>(r.drafts, config_.drafts());
     if (drafts < 1 || !pending_.reach(r.seat, pos)) continue;
-    const PendingRows::List waiting = pending_.waiting(r.seat);
-    due.insert(due.end(), waiting.begin(), waiting.end());
     block.request.push_back(static_cast<int32_t>(i));
     block.seat.push_back(r.seat);
     block.first.push_back(pos);
@@ -225,8 +226,7 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
   }
   for (const auto& list : out.requests) out.first.push_back(out.rows() + static_cast<int64_t>(list.size()));
   if (block.ids.empty()) return out;
-  write(due);
-  for (const int32_t seat : block.seat) pending_.written(seat);
+  catch_up(block.seat);
 
   Decoder& decoder = model_.decoder();
   const Rows rows = block.rows();

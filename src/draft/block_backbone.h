@@ -39,6 +39,9 @@ class BlockBackbone {
   // Takes the rows over; their context is written before the next block of their seat.
   void extend(const DraftContext& context);
 
+  int64_t waiting(int32_t seat) const { return static_cast<int64_t>(pending_.waiting(seat).size()); }
+  void catch_up(std::span<const int32_t> seats);
+
   // Runs a block for every request whose context ends where its anchor stands: as many rows as its drafts need.
   // Leaves what is behind the final norm of the predicting rows in hidden().
   Predictions run(std::span<const DraftRequest> requests);

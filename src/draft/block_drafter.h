@@ -17,6 +17,8 @@ class BlockDrafter : public Drafter {
   const char* name() const override { return name_of(weights_.config.kind()); }
   std::span<const int64_t> taps() const override { return weights_.config.target_layer_ids; }
   void extend(const DraftContext& context) override { backbone_.extend(context); }
+  int64_t waiting(int32_t seat) const override { return backbone_.waiting(seat); }
+  void catch_up(std::span<const int32_t> seats) override { backbone_.catch_up(seats); }
   // Requests that sample get drafts drawn with Coin::draft and their laws.
   void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override;
 

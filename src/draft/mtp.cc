@@ -122,20 +122,25 @@ void MtpDrafter::draw(std::span<const DraftRequest> requests, const std::vector<
   }
 }
 
+// The newest row goes through the whole head, with the draft that it is for.
+void MtpDrafter::catch_up(std::span<const int32_t> seats) {
+  pending_.catch_up(seats, 1, [this](std::span<const Row> rows) { write(rows); });
+}
+
 void MtpDrafter::propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) {
   for (Proposal& proposal : proposals) proposal = {};
-  std::vector<int32_t> active;
-  PendingRows::List due, newest;
+  std::vector<int32_t> active, seats;
+  PendingRows::List newest;
   for (size_t i = 0; i < requests.size(); i++) {
     const DraftRequest& r = requests[i];
     if (r.drafts < 1 || !pending_.reach(r.seat, static_cast<int64_t>(r.tokens.size()) - 1)) continue;
-    const PendingRows::List last = pending_.newest(r.seat), waiting = pending_.waiting(r.seat);
+    const PendingRows::List last = pending_.newest(r.seat);
     if (last.empty() || last.front().next != r.tokens.back()) continue;
     active.push_back(static_cast<int32_t>(i));
     newest.push_back(last.front());
-    if (!waiting.empty()) due.insert(due.end(), waiting.begin(), waiting.end() - 1);
+    seats.push_back(r.seat);
   }
-  write(due);
+  catch_up(seats);
   for (int32_t drafted = 1; !active.empty(); drafted++) {
     run(newest);
     if (drafted == 1)

@@ -27,6 +27,8 @@ class MtpDrafter final : public Drafter {
 
   const char* name() const override { return "eagle"; }  // SGLang's name for the algorithm
   void extend(const DraftContext& context) override;
+  int64_t waiting(int32_t seat) const override { return static_cast<int64_t>(pending_.waiting(seat).size()); }
+  void catch_up(std::span<const int32_t> seats) override;
   void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) override;
 
  private:

@@ -79,10 +79,20 @@ PendingRows::List PendingRows::newest(int32_t seat) const {
   return {at(seat, h.end - 1, h)};
 }
 
-void PendingRows::written(int32_t seat) {
+void PendingRows::written(int32_t seat, int64_t left) {
   Header h = header(seat);
-  h.written = h.end;
+  h.written = std::max(h.written, h.end - left);
   set(seat, h);
+}
+
+void PendingRows::catch_up(std::span<const int32_t> seats, int64_t left, const Write& write) {
+  List due;
+  for (const int32_t seat : seats) {
+    const List rows = waiting(seat);
+    due.insert(due.end(), rows.begin(), rows.end() - std::min<int64_t>(left, std::ssize(rows)));
+  }
+  write(due);
+  for (const int32_t seat : seats) written(seat, left);
 }
 
 void PendingRows::add(const Rows& rows, const int32_t* next, View<2> data, const Write& write) {

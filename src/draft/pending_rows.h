@@ -46,7 +46,9 @@ class PendingRows final : private SideState {
   List waiting(int32_t seat) const;
   // The newest position's row, also when it has been written; empty behind a rewind further back than what waited.
   List newest(int32_t seat) const;
-  void written(int32_t seat);  // all of the seat's rows are in the context
+  void written(int32_t seat, int64_t left = 0);  // the seat's rows but the newest `left` are in the context
+  // Writes what waits but the newest `left` rows of each seat.
+  void catch_up(std::span<const int32_t> seats, int64_t left, const Write& write);
 
  private:
   // Positions [end - count, end) lie in rows 0, 1, ..; those before `written` are in the context.

@@ -1,67 +1,32 @@
 #include "spec/adaptive.h"
 
 #include <algorithm>
-#include <bit>
-#include <numeric>
+
+#include "draft/pending_rows.h"
 
 namespace deltaring {
 
 namespace {
 
 constexpr float kFirst = 3;                 // what is known at first counts as if it had been seen so often
-constexpr float kRequestShare = 1.0f / 16;  // least weight of the newest step
+constexpr float kRequestShare = 1.0f / 32;  // least weight of the newest step
 constexpr float kAverageShare = 1.0f / 128;
-constexpr double kDraftingShare = 1.0 / 8, kFasterShare = 1.0 / 2;  // what takes longer is more often an accident
-constexpr double kOutlier = 2;  // a step that took longer than so many times what is known says no more than that
-constexpr double kForget = 1.0 / 64;
-constexpr double kProbeShare = 0.01;  // of the time, for drafts that are not expected to pay
-constexpr double kPurse = 4;          // probes that it holds at most
+constexpr double kShare = 0.0075;  // of the time: for drafts that are not expected to pay, and for context that waits
+constexpr double kPurse = 4;       // such drafts that it is saved for at most
+constexpr double kCredit = 8;      // plain steps that the account holds at most
 
 }  // namespace
 
-size_t DraftCost::bucket(int64_t requests) {
-  return std::min<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(requests, 1))) - 1, kBuckets - 1);
-}
-
-const double* DraftCost::nearest(int32_t deepest, int64_t requests) const {
-  const auto at = static_cast<int64_t>(bucket(requests)), buckets = static_cast<int64_t>(kBuckets);
-  for (int64_t distance = 0; distance < buckets; distance++) {
-    for (const int64_t near : {at + distance, at - distance}) {
-      if (near < 0 || near >= buckets) continue;
-      const double& known = seconds_[deepest][near];
-      if (known > 0) return &known;
-    }
-  }
-  return nullptr;
-}
-
-void DraftCost::took(int32_t deepest, int64_t requests, double seconds) {
-  if (deepest < 1 || deepest >= static_cast<int32_t>(seconds_.size()) || requests < 1) return;
-  double& known = seconds_[deepest][bucket(requests)];
-  const double share = seconds < known ? kFasterShare : kDraftingShare;
-  known = known == 0 ? seconds : known + share * (std::min(seconds, kOutlier * known) - known);
-  // What has not been tried for long is taken to cost no more than in proportion, little by little.
-  for (int32_t d = 1; d < static_cast<int32_t>(seconds_.size()); d++) {
-    double& other = seconds_[d][bucket(requests)];
-    other -= kForget * std::max(0.0, other - known * d / deepest);
-  }
-}
-
-double DraftCost::seconds(int32_t deepest, int64_t requests) const {
-  const auto most = static_cast<int32_t>(seconds_.size()) - 1;
-  for (int32_t distance = 0; deepest > 0 && distance <= most; distance++) {
-    for (const int32_t near : {deepest - distance, deepest + distance}) {
-      const double* known = near < 1 || near > most ? nullptr : nearest(near, requests);
-      if (known) return *known * deepest / near;
-    }
-  }
-  return 0;
-}
-
 AdaptiveWindow::AdaptiveWindow(StepCost cost, int32_t most)
-    : cost_(std::move(cost)), most_(most), average_(most), drafting_(most) {}
+    : cost_(std::move(cost)),
+      most_(most),
+      average_(most),
+      drafting_(most),
+      writing_(1),
+      account_(kCredit / 2 * cost_.seconds(1)) {}
 
-// A window that stayed whole says nothing about the draft behind it, but that it may be as good as the last one.
+// A window that stayed whole says nothing about the draft behind it, but that it may be as good as the last one, which
+// is all that is known of a draft that was never seen.
 void AdaptiveWindow::learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share) {
   for (int32_t j = 0; j < drafts && j <= accepted; j++) {
     Rate& rate = rates[j];
@@ -70,67 +35,142 @@ void AdaptiveWindow::learn(std::vector<Rate>& rates, int32_t drafts, int32_t acc
   }
   const auto next = static_cast<size_t>(drafts);
   if (drafts > 0 && accepted == drafts && next < rates.size()) {
-    rates[next].chance += share * std::max(0.0f, rates[next - 1].chance - rates[next].chance);
+    Rate& rate = rates[next];
+    rate.chance += (rate.seen > 0 ? share : 1) * std::max(0.0f, rates[next - 1].chance - rate.chance);
   }
 }
 
 AdaptiveWindow::Request& AdaptiveWindow::request(int32_t seat) {
   const auto [at, is_new] = requests_.try_emplace(seat, Request{.rate = average_});
   if (is_new) {
-    for (Rate& rate : at->second.rate) rate.seen = 0;
+    for (Rate& rate : at->second.rate) rate.seen = std::min(rate.seen, 1.0f);
   }
   return at->second;
 }
 
-double AdaptiveWindow::seconds(int64_t rows, int64_t drafts) const {
-  const auto deepest = static_cast<int32_t>(std::min<int64_t>((drafts + rows - 1) / rows, most_));
-  return cost_.seconds(rows + drafts) + drafting_.seconds(deepest, std::min(rows, drafts));
+double AdaptiveWindow::verifying(int64_t rows, int64_t drafts) const {
+  const auto& [plain, drafted] = correction_[bucket_of(rows)];
+  const Taken &own = drafts > 0 ? drafted : plain, &other = drafts > 0 ? plain : drafted;
+  return cost_.seconds(rows + drafts) * (own.measured() ? own : other).seconds_or(1);
 }
 
-std::vector<int32_t> AdaptiveWindow::plan(std::span<const int32_t> seats, std::span<const int32_t> wanted) {
-  const auto rows = static_cast<int64_t>(seats.size());
+double AdaptiveWindow::seconds(const Load& load) const {
+  return verifying(load.rows, load.drafts) + drafting_.seconds(load.deepest, load.requests) +
+         writing_.seconds(1, load.waiting);
+}
+
+double AdaptiveWindow::token() const {
+  return last_.rows ? verifying(last_.rows, 0) / static_cast<double>(last_.rows) : 0;
+}
+
+std::vector<RankedDraft> AdaptiveWindow::candidates(std::span<const int32_t> seats, std::span<const int32_t> wanted) {
   std::vector<std::vector<float>> survival;
   for (size_t r = 0; r < seats.size(); r++) {
+    const Request& own = request(seats[r]);
+    const int32_t drafts = own.let_go ? 0 : std::clamp(wanted[r], 0, most_);
     std::vector<float> chances;
-    for (const Rate& rate : request(seats[r]).rate) chances.push_back(rate.chance);
-    survival.push_back(survival_of(std::span(chances).first(static_cast<size_t>(std::clamp(wanted[r], 0, most_)))));
+    for (int32_t j = 0; j < drafts; j++) chances.push_back(own.rate[j].chance);
+    survival.push_back(survival_of(chances));
   }
-  std::vector<int32_t> asked =
-      admit(survival, draft_budget(survival, [&](int64_t drafts) { return seconds(rows, drafts); }));
-  probe(seats, wanted, asked);
+  return ranked(survival);
+}
+
+std::vector<AdaptiveWindow::Ask> AdaptiveWindow::fastest(std::span<const RankedDraft> drafts,
+                                                         std::span<const int64_t> waiting, Load& load) const {
+  double tokens = static_cast<double>(load.rows), rate = tokens / seconds(load);
+  size_t best = 0;
+  Load all = load;
+  for (size_t i = 0; i < drafts.size(); i++) {
+    all.add(drafts[i].position, waiting[drafts[i].request]), tokens += drafts[i].survival;
+    if (tokens / seconds(all) > rate) rate = tokens / seconds(all), best = i + 1;
+  }
+  std::vector<Ask> asked(waiting.size());
+  for (size_t i = 0; i < best; i++) {
+    Load more = load;
+    more.add(drafts[i].position, waiting[drafts[i].request]);
+    Ask& ask = asked[drafts[i].request];
+    if (static_cast<size_t>(ask.drafts) < drafts[i].position || !known(more)) continue;
+    ask.drafts++, ask.context = true, load = more;
+  }
   return asked;
 }
 
-void AdaptiveWindow::probe(std::span<const int32_t> seats, std::span<const int32_t> wanted,
-                           std::vector<int32_t>& asked) {
-  const auto rows = static_cast<int64_t>(seats.size());
-  const int64_t drafts = std::accumulate(asked.begin(), asked.end(), int64_t{0});
+std::vector<AdaptiveWindow::Ask> AdaptiveWindow::plan(std::span<const int32_t> seats, std::span<const int32_t> wanted,
+                                                      std::span<const int64_t> waiting) {
+  last_ = {.rows = static_cast<int64_t>(seats.size())};
+  Load load = last_;
+  std::vector<Ask> asked(seats.size());
+  if (account_ >= 0) asked = fastest(candidates(seats, wanted), waiting, load);
+  explore(seats, wanted, waiting, load, asked);
+  keep(seats, waiting, load, asked);
+  return asked;
+}
+
+void AdaptiveWindow::explore(std::span<const int32_t> seats, std::span<const int32_t> wanted,
+                             std::span<const int64_t> waiting, const Load& load, std::vector<Ask>& asked) {
   size_t longest = seats.size();
   for (size_t r = 0; r < seats.size(); r++) {
     Request& own = request(seats[r]);
     own.probe = 0;
-    own.idle = asked[r] > 0 ? 0 : own.idle + 1;
-    if (asked[r] > 0 || wanted[r] < 1 || most_ < 1) continue;
+    own.idle = asked[r].drafts > 0 ? 0 : own.idle + 1;
+    if (asked[r].drafts > 0 || own.let_go || wanted[r] < 1 || most_ < 1) continue;
     if (longest == seats.size() || own.idle > request(seats[longest]).idle) longest = r;
   }
   if (longest == seats.size()) return;
-  const double now = seconds(rows, drafts), price = std::max(0.0, seconds(rows, drafts + 1) - now);
-  purse_ = std::min(purse_ + kProbeShare * now, kPurse * price);
-  if (purse_ < price) return;
+  Load more = load;
+  more.add(0, waiting[longest]);
+  const double now = seconds(load), price = std::max(0.0, seconds(more) - now);
+  purse_ = std::min(purse_ + kShare * now, kPurse * price);
+  if (purse_ < price || account_ < 0 || !known(more)) return;
+  Request& own = request(seats[longest]);
   purse_ -= price;
-  asked[longest] = 1;
-  request(seats[longest]).idle = 0;
-  request(seats[longest]).probe = price;
+  asked[longest] = {.drafts = 1, .context = true};
+  own.idle = 0, own.probe = price;
+}
+
+void AdaptiveWindow::keep(std::span<const int32_t> seats, std::span<const int64_t> waiting, const Load& load,
+                          std::vector<Ask>& asked) {
+  constexpr int64_t kRows = PendingRows::kRows;
+  const double price = writing_.seconds(1, kRows), share = kShare * seconds(load);
+  double left = account_;
+  int64_t idle = 0;  // requests whose rows are written for nothing, one a step
+  for (size_t r = 0; r < seats.size(); r++) idle += waiting[r] > 0 && request(seats[r]).idle >= kRows;
+  for (size_t r = 0; r < seats.size(); r++) {
+    Request& own = request(seats[r]);
+    if (asked[r].context || own.let_go || waiting[r] < kRows) continue;
+    const bool dear = static_cast<double>(idle) * price > share * kRows;
+    own.let_go = dear && left < price;
+    asked[r].context = !own.let_go;
+    if (own.let_go) idle--;
+    if (asked[r].context) left -= price;
+  }
+}
+
+void AdaptiveWindow::writing_took(int64_t rows, double seconds) {
+  if (rows > 0) account_ -= writing_.took(1, rows, seconds);
 }
 
 void AdaptiveWindow::drafting_took(int32_t deepest, int64_t requests, double seconds) {
-  drafting_.took(deepest, requests, seconds);
+  if (requests > 0) account_ -= drafting_.took(deepest, requests, seconds);
+}
+
+void AdaptiveWindow::verifying_took(double seconds) {
+  if (last_.rows == 0) return;
+  auto& [plain, drafted] = correction_[bucket_of(last_.rows)];
+  const double table = cost_.seconds(last_.rows + last_.drafts);
+  const double took = table * (last_.drafts > 0 ? drafted : plain).saw(seconds / table);
+  const double without = verifying(last_.rows, 0);
+  account_ += 2 * kShare * without - (last_.drafts > 0 ? took - without : 0);
+  account_ = std::min(account_, kCredit * without);
 }
 
 void AdaptiveWindow::verified(int32_t seat, int32_t drafts, int32_t accepted) {
   Request& own = request(seat);
+  const double gained = token() * accepted;
+  account_ += gained;
+  purse_ += std::min(own.probe, gained);
+  last_.drafts += drafts;
   learn(own.rate, drafts, accepted, kRequestShare);
-  if (accepted > 0) purse_ += own.probe;  // it paid: ask on
   learn(average_, drafts, accepted, kAverageShare);
 }
 

@@ -1,5 +1,6 @@
 // Windows that follow what was accepted: how many drafts to ask for, request by request.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -7,42 +8,45 @@
 #include <vector>
 
 #include "spec/budget.h"
+#include "spec/draft_cost.h"
 
 namespace deltaring {
 
-// Seconds of drafting by the drafts of the request that gets most and by how many requests get some.
-class DraftCost {
- public:
-  explicit DraftCost(int32_t most) : seconds_(most + 1) {}
-
-  void took(int32_t deepest, int64_t requests, double seconds);
-  // What was never measured is taken to cost what the nearest number of requests did, then what the nearest number of
-  // drafts did, in proportion; 0 before anything was measured.
-  double seconds(int32_t deepest, int64_t requests) const;
-
- private:
-  static constexpr size_t kBuckets = 24;  // of requests, by powers of two
-  static size_t bucket(int64_t requests);
-  const double* nearest(int32_t deepest, int64_t requests) const;
-
-  std::vector<std::array<double, kBuckets>> seconds_;  // [most + 1], 0 = not measured
-};
-
 // Acceptance is estimated at each draft position given that the drafts before it stayed, newer steps counting more; a
 // new request starts with the average of all. The drafts asked for are those that make expected tokens a second the
-// most, by the cost of a step and the measured time of drafting; none where plain decoding is faster. Then a hundredth
-// of the time goes to drafts that are not expected to pay, one for the request that has had none for longest, or a
-// change would never be seen. Depends on decided tokens only, so it is lossless.
+// most, by the cost of a step and the measured time of drafting, in which the context rows count that a request has
+// waiting; none where plain decoding is faster. Then 0.75 % of the time go to drafts that are not expected to
+// pay, one for the request that has had none for longest, or a change would never be seen.
+//
+// What drafts have brought and taken is kept in an account, which gets 1.5 % of the time: nothing is asked
+// while it is overdrawn. So whatever is wrong with the estimates, little more than that is lost.
+//
+// The context of a request without drafts is written when no more rows may wait, unless that takes more than
+// 0.75 % of the time and more than the account has: then the request is let go, and the drafter need not be told of
+// it any more. Depends on decided tokens and measured times only, so it is lossless.
 class AdaptiveWindow {
  public:
   // most: drafts of the widest window.
   AdaptiveWindow(StepCost cost, int32_t most);
 
-  void forget(int32_t seat) { requests_.erase(seat); }
-  // [requests] drafts to ask for, at most wanted[r].
-  std::vector<int32_t> plan(std::span<const int32_t> seats, std::span<const int32_t> wanted);
+  void forget(int32_t seat) { requests_.erase(seat); }  // a new request
+
+  // Of one request in one step.
+  struct Ask {
+    int32_t drafts = 0;
+    bool context = false;  // what waits is to be written: there are drafts, or no more may wait
+  };
+  // [requests] asks for at most wanted[r] drafts; waiting[r] context rows wait.
+  std::vector<Ask> plan(std::span<const int32_t> seats, std::span<const int32_t> wanted,
+                        std::span<const int64_t> waiting);
+  bool let_go(int32_t seat) { return request(seat).let_go; }
+  // In the step so many context rows were written, in so long.
+  void writing_took(int64_t rows, double seconds);
   // The drafting of a step took so long: so many requests got drafts, the one with most `deepest`.
   void drafting_took(int32_t deepest, int64_t requests, double seconds);
+  // All the rest of the step took so long, behind verified() of all its requests. What it takes with and without drafts
+  // is the table's, corrected by that.
+  void verifying_took(double seconds);
   // Of the drafts that were verified so many stayed.
   void verified(int32_t seat, int32_t drafts, int32_t accepted);
 
@@ -55,16 +59,49 @@ class AdaptiveWindow {
     std::vector<Rate> rate;  // [most]
     int32_t idle = 0;        // steps without drafts since the last with some
     double probe = 0;        // seconds that were paid for its draft of the running step
+    bool let_go = false;
+  };
+  // What a step is to do, or did.
+  struct Load {
+    int64_t rows = 0, drafts = 0;
+    int64_t requests = 0, waiting = 0;  // that get drafts, and their context rows that wait
+    int32_t deepest = 0;                // drafts of the one that gets most
+
+    // The next draft of a request.
+    void add(size_t position, int64_t rows_waiting) {
+      drafts++;
+      if (position == 0) requests++, waiting += rows_waiting;
+      deepest = std::max(deepest, static_cast<int32_t>(position) + 1);
+    }
+  };
+  // What steps took, as parts of what the table says of them.
+  struct Correction {
+    Taken plain, drafted;
   };
   static void learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share);
   Request& request(int32_t seat);
-  double seconds(int64_t rows, int64_t drafts) const;  // of a step and its drafting
-  void probe(std::span<const int32_t> seats, std::span<const int32_t> wanted, std::vector<int32_t>& asked);
+  double verifying(int64_t rows, int64_t drafts) const;
+  double seconds(const Load& load) const;  // of a step and its drafting
+  // Whether drafting cannot take a surprising time, or a surprise would be small.
+  bool known(const Load& load) const { return load.deepest <= drafting_.limit(load.requests); }
+  double token() const;  // seconds of plain decoding that a token of the step is worth
+  std::vector<RankedDraft> candidates(std::span<const int32_t> seats, std::span<const int32_t> wanted);
+  // Drafts of each request that make tokens a second the most, as far as that is known; what it comes to in load.
+  std::vector<Ask> fastest(std::span<const RankedDraft> drafts, std::span<const int64_t> waiting, Load& load) const;
+  void explore(std::span<const int32_t> seats, std::span<const int32_t> wanted, std::span<const int64_t> waiting,
+               const Load& load, std::vector<Ask>& asked);
+  // Of the requests without drafts whose wait is full: which to write for, which to let go.
+  void keep(std::span<const int32_t> seats, std::span<const int64_t> waiting, const Load& load,
+            std::vector<Ask>& asked);
 
   const StepCost cost_;
+  std::array<Correction, kBuckets> correction_;  // by rows
   const int32_t most_;
   std::vector<Rate> average_;  // [most] over all requests
   DraftCost drafting_;
+  DraftCost writing_;                              // context rows, in place of requests
+  Load last_;                                      // rows of the running step, drafts that it verified
+  double account_;                                 // seconds
   double purse_ = 0;                               // seconds that may go to drafts that are not expected to pay
   std::unordered_map<int32_t, Request> requests_;  // by seat
 };

@@ -11,26 +11,6 @@ namespace {
 
 constexpr float kLeastSurvival = 1e-6f;
 
-struct Candidate {
-  float survival;
-  size_t position, request;
-};
-
-// All drafts worth a thought, in the order in which they are admitted.
-std::vector<Candidate> candidates(std::span<const std::vector<float>> survival) {
-  std::vector<Candidate> all;
-  for (size_t r = 0; r < survival.size(); r++) {
-    for (size_t j = 0; j < survival[r].size() && survival[r][j] >= kLeastSurvival; j++) {
-      all.push_back({.survival = survival[r][j], .position = j, .request = r});
-    }
-  }
-  std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.survival != b.survival) return a.survival > b.survival;
-    return a.position != b.position ? a.position < b.position : a.request < b.request;
-  });
-  return all;
-}
-
 }  // namespace
 
 StepCost::StepCost(std::vector<Point> points) : points_(std::move(points)) {
@@ -62,10 +42,24 @@ std::vector<float> survival_of(std::span<const float> confidence) {
   return survival;
 }
 
+std::vector<RankedDraft> ranked(std::span<const std::vector<float>> survival) {
+  std::vector<RankedDraft> all;
+  for (size_t r = 0; r < survival.size(); r++) {
+    for (size_t j = 0; j < survival[r].size() && survival[r][j] >= kLeastSurvival; j++) {
+      all.push_back({.survival = survival[r][j], .position = j, .request = r});
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const RankedDraft& a, const RankedDraft& b) {
+    if (a.survival != b.survival) return a.survival > b.survival;
+    return a.position != b.position ? a.position < b.position : a.request < b.request;
+  });
+  return all;
+}
+
 int64_t draft_budget(std::span<const std::vector<float>> survival, const std::function<double(int64_t)>& seconds) {
   double tokens = static_cast<double>(survival.size()), best = tokens / seconds(0);
   int64_t budget = 0, drafts = 0;
-  for (const Candidate& c : candidates(survival)) {
+  for (const RankedDraft& c : ranked(survival)) {
     tokens += c.survival;
     drafts++;
     if (const double rate = tokens / seconds(drafts); rate > best) best = rate, budget = drafts;
@@ -75,7 +69,7 @@ int64_t draft_budget(std::span<const std::vector<float>> survival, const std::fu
 
 std::vector<int32_t> admit(std::span<const std::vector<float>> survival, int64_t budget) {
   std::vector<int32_t> drafts(survival.size());
-  for (const Candidate& c : candidates(survival)) {
+  for (const RankedDraft& c : ranked(survival)) {
     if (budget-- <= 0) break;
     drafts[c.request]++;
   }

@@ -32,12 +32,19 @@ class StepCost {
 // Running products of chances: how likely drafts 0..j all stay. In [0, 1], never rising; NaN counts as 0.
 std::vector<float> survival_of(std::span<const float> confidence);
 
-// survival [requests][drafts], never rising along a request. The number of drafts m over all requests that makes
-// (requests + the sum of the m largest survivals) / seconds(m) the largest; the fewest of equals. Drafts that survive
-// with less than 1e-6 are not counted on.
+// survival [requests][drafts], never rising along a request: all drafts that survive with at least 1e-6, likeliest
+// first, ties by position, then by request.
+struct RankedDraft {
+  float survival;
+  size_t position, request;
+};
+std::vector<RankedDraft> ranked(std::span<const std::vector<float>> survival);
+
+// The number of drafts m over all requests that makes (requests + the sum of the m largest survivals) / seconds(m) the
+// largest; the fewest of equals.
 int64_t draft_budget(std::span<const std::vector<float>> survival, const std::function<double(int64_t)>& seconds);
 
-// Drafts of each request when the `budget` likeliest go: ties by position, then by request.
+// Drafts of each request when the `budget` likeliest go.
 std::vector<int32_t> admit(std::span<const std::vector<float>> survival, int64_t budget);
 
 // Drafts that each request of a batch verifies. Lossless for drawn drafts: whether draft j of a request goes must not

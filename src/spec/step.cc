@@ -8,11 +8,16 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/scratch.h"
+#include "spec/measure_cost.h"
 #include "state/materialise.h"
 
 namespace deltaring {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 void check_verify(const VerifyOptions& verify, const Drafter* drafter, int64_t T) {
   check(verify.simulate_acceptance_length == 0 ||
@@ -82,7 +87,7 @@ SpecStepper::SpecStepper(HybridModel& model, StatePool& pool, Drafter* drafter, 
                             "hidden states and logits of a step, --chunked-prefill-size");
   reset_stats();
   if (mode_ == VerifyMode::dense && !verify.adaptive) return;
-  const StepCost cost = verify.cost ? *verify.cost : measure_cost();
+  const StepCost cost = verify.cost ? *verify.cost : measure_cost(model_, pool_, hidden_, logits_);
   if (mode_ != VerifyMode::dense) scheduler_.emplace(cost);
   if (verify.adaptive) window_.emplace(cost, static_cast<int32_t>(T - 1));
 }
@@ -105,47 +110,6 @@ int64_t SpecStepper::due(Cursor cursor) const {
 
 Taps SpecStepper::taps(int64_t tokens) const {
   return {.layers = drafter_ ? drafter_->taps() : std::span<const int64_t>(), .out = taps_.rows(0, tokens)};
-}
-
-// Verify steps of 1, 2, 4, ... tokens on fresh seats: nothing is committed, so nothing is left of them.
-StepCost SpecStepper::measure_cost() {
-  using Clock = std::chrono::steady_clock;
-  // The least of some runs, of which two agree: on a busy machine most take too long.
-  constexpr int kLeastRuns = 3, kMostRuns = 12;
-  constexpr double kAgree = 1.1;
-  const int64_t T = pool_.options().ring.T;
-  std::vector<int32_t> seats;
-  while (pool_.free_seats() > 0) {
-    seats.push_back(pool_.allocate());
-    if (pool_.reserve(seats.back(), T)) continue;
-    pool_.free(seats.back()), seats.pop_back();
-    break;
-  }
-  const int64_t most = T * static_cast<int64_t>(seats.size());
-  std::vector<StepCost::Point> points;
-  for (int64_t tokens = 1, done = 0; done < most; done = tokens, tokens = std::min(2 * tokens, most)) {
-    Window window;
-    for (size_t b = 0; window.tokens() < tokens && b < seats.size(); b++) {
-      window.add(seats[b], {}, 0);
-      window.ids.resize(static_cast<size_t>(std::min<int64_t>(tokens, window.tokens() + T)));
-      window.close();
-    }
-    double seconds = INFINITY, second = INFINITY;
-    for (int run = 0; run < kMostRuns && (run < kLeastRuns || second > kAgree * seconds); run++) {
-      const Clock::time_point begin = Clock::now();
-      const View<2> hidden = hidden_.rows(0, window.tokens());
-      model_.forward(window.rows(), window.ids.data(), false, pool_, hidden);
-      model_.logits(hidden, logits_.rows(0, window.tokens()));
-      const double took = std::chrono::duration<double>(Clock::now() - begin).count();
-      second = std::min(second, std::max(seconds, took));
-      seconds = std::min(seconds, took);
-    }
-    points.push_back({.tokens = tokens, .seconds = std::max(seconds, 1e-9)});
-  }
-  for (const int32_t seat : seats) pool_.free(seat);
-  check(!points.empty(),
-        "--context-length: no room for a window of {} tokens, of which a step was to be timed; {} works", T, 2 * T);
-  return StepCost(std::move(points));
 }
 
 View<2> SpecStepper::adjusted(Sequence& s, std::span<const int32_t> drafts, View<2> logits) {
@@ -248,7 +212,7 @@ void SpecStepper::prefill(Sequence& s) {
     model_.forward(window.rows(), window.ids.data(), true, pool_, hidden, taps(window.tokens()));
     if (cut == end) first_token(s, hidden.rows(hidden.shape[0] - 1, 1));
     if (cut == end && s.emitted == 0) return;
-    if (drafter_) {
+    if (drafter_ && s.max_drafts >= 0) {
       drafter_->extend({.rows = window.rows(),
                         .next = s.tokens.data() + cursor.pos + 1,
                         .hidden = hidden,
@@ -259,38 +223,49 @@ void SpecStepper::prefill(Sequence& s) {
   s.failed = false;
 }
 
-std::vector<DraftRequest> SpecStepper::requests(std::span<Sequence* const> sequences) {
-  std::vector<int32_t> seats, drafts;
+std::vector<AdaptiveWindow::Ask> SpecStepper::ask(std::span<Sequence* const> sequences) {
+  std::vector<AdaptiveWindow::Ask> asks;
+  std::vector<int32_t> seats, wanted;
+  std::vector<int64_t> waiting;
   for (const Sequence* s : sequences) {
     seats.push_back(s->seat);
-    drafts.push_back(std::clamp(s->max_drafts, 0, static_cast<int32_t>(pool_.options().ring.T - 1)));
+    wanted.push_back(std::clamp(s->max_drafts, 0, static_cast<int32_t>(pool_.options().ring.T - 1)));
+    asks.push_back({.drafts = wanted.back(), .context = wanted.back() > 0});
+    waiting.push_back(drafter_->waiting(s->seat));
   }
-  if (window_) drafts = window_->plan(seats, drafts);
+  return window_ ? window_->plan(seats, wanted, waiting) : asks;
+}
+
+std::vector<DraftRequest> SpecStepper::draft(std::span<Sequence* const> sequences) {
   std::vector<DraftRequest> requests;
+  std::vector<int32_t> behind;  // seats whose context is written
+  int32_t most = 0;
+  int64_t drafting = 0, rows = 0;  // requests that get drafts, context rows
+  const std::vector<AdaptiveWindow::Ask> asks = ask(sequences);
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];
     requests.push_back({.seat = s.seat,
-                        .drafts = drafts[b],
+                        .drafts = asks[b].drafts,
                         .tokens = s.tokens,
                         .sampling = s.sampling,
                         .seed = step_seed(s.seed, static_cast<int64_t>(s.tokens.size()) - 1)});
+    most = std::max(most, asks[b].drafts), drafting += asks[b].drafts > 0;
+    if (asks[b].context) behind.push_back(s.seat), rows += drafter_->waiting(s.seat);
   }
+  const Clock::time_point begin = Clock::now();
+  drafter_->catch_up(behind);
+  if (window_) window_->writing_took(rows, seconds_since(begin));
+  const Clock::time_point ready = Clock::now();
+  if (drafting > 0) drafter_->propose(requests, proposals_);
+  if (window_) window_->drafting_took(most, drafting, seconds_since(ready));
   return requests;
 }
 
 void SpecStepper::propose(std::span<Sequence* const> sequences) {
-  using Clock = std::chrono::steady_clock;
   proposals_.assign(sequences.size(), {});
   caps_.clear();
   if (!drafter_) return;
-  const std::vector<DraftRequest> asked = requests(sequences);
-  int32_t most = 0;
-  int64_t drafting = 0;  // requests that get drafts
-  for (const DraftRequest& request : asked) most = std::max(most, request.drafts), drafting += request.drafts > 0;
-  if (most == 0) return;
-  const Clock::time_point begin = Clock::now();
-  drafter_->propose(asked, proposals_);
-  if (window_) window_->drafting_took(most, drafting, std::chrono::duration<double>(Clock::now() - begin).count());
+  const std::vector<DraftRequest> asked = draft(sequences);
   for (size_t b = 0; b < asked.size(); b++)
     check_proposal(*drafter_, asked[b], proposals_[b], logits_.shape[1], valid_ids_);
   if (simulated_length_ > 0) simulate(asked);
@@ -353,7 +328,8 @@ void SpecStepper::extend_drafter(std::span<Sequence* const> sequences, const Win
   Window kept;  // its ids are the tokens behind the committed ones
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];
-    if (s.emitted == accepted_[b]) continue;  // no token stands behind its last row
+    const bool no_token_behind = s.emitted == accepted_[b], no_more_drafts = window_ && window_->let_go(s.seat);
+    if (no_token_behind || no_more_drafts || s.max_drafts < 0) continue;
     kept.add(s.seat, {.folded = 0, .pos = window.first[b]}, 0);
     for (int32_t i = 0; i <= accepted_[b]; i++) {
       std::copy_n(hidden_.f32(window.start[b] + i), hidden_.shape[1], committed_.f32(kept.ids.size()));
@@ -373,6 +349,12 @@ void SpecStepper::step(std::span<Sequence* const> sequences) {
   if (sequences.empty()) return;
   for (const Sequence* s : sequences) check_owned(*s);
   propose(sequences);
+  const Clock::time_point begin = Clock::now();
+  verify(sequences);
+  if (window_) window_->verifying_took(seconds_since(begin));
+}
+
+void SpecStepper::verify(std::span<Sequence* const> sequences) {
   Window window;
   for (size_t b = 0; b < sequences.size(); b++) {
     const Sequence& s = *sequences[b];

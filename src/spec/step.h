@@ -30,7 +30,8 @@ struct Sequence {
   std::vector<int32_t> tokens;  // prompt and output
   SamplingParams sampling;
   uint64_t seed = 0;
-  int32_t max_drafts = 0;  // drafts wanted in the next step; more than T-1 are not asked for
+  int32_t max_drafts = 0;  // drafts wanted in the next step; more than T-1 are not asked for. Below 0: in none, so that
+                           // no drafter need follow; one that keeps a context drafts no more for this sequence
 
   int64_t prompt = 0;  // the first so many tokens are the prompt: the rest is output to the penalties
   Penalties penalties;
@@ -103,8 +104,8 @@ class SpecStepper {
   struct Window;  // the packed rows of one step
 
   void check_owned(const Sequence& sequence) const;
-  StepCost measure_cost();
-  std::vector<DraftRequest> requests(std::span<Sequence* const> sequences);
+  std::vector<AdaptiveWindow::Ask> ask(std::span<Sequence* const> sequences);  // how many drafts, of whom
+  std::vector<DraftRequest> draft(std::span<Sequence* const> sequences);       // what was asked; fills proposals_
   int64_t due(Cursor cursor) const;  // plan_fold of the pool's ring; pos under snapshot
   void propose(std::span<Sequence* const> sequences);
   void simulate(std::span<const DraftRequest> requests);
@@ -114,6 +115,7 @@ class SpecStepper {
   void keep_logprobs(Sequence& sequence, View<2> logits);
   void accept(std::span<Sequence* const> sequences, const Window& window);
   void commit(const Window& window);
+  void verify(std::span<Sequence* const> sequences);  // the step behind propose
   void extend_drafter(std::span<Sequence* const> sequences, const Window& window);
   void first_token(Sequence& sequence, View<2> hidden);
   Taps taps(int64_t tokens) const;

@@ -21,6 +21,8 @@ class Block : public ::testing::TestWithParam<const char*> {
     std::vector<int32_t> drafts(const Sequence& s) {
       return BlockRig::drafts(s, static_cast<int32_t>(drafter->config().drafts()));
     }
+    void catch_up(int32_t seat) { drafter->catch_up({&seat, 1}); }
+    int64_t waiting(int32_t seat) const { return drafter->waiting(seat); }
     void step(Sequence& s, int count = 1) {
       for (int i = 0; i < count; i++) s.max_drafts = static_cast<int32_t>(drafter->config().drafts()), rig.step(s);
     }

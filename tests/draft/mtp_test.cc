@@ -23,6 +23,8 @@ class Mtp : public testing::Test {
       drafter.propose({&request, 1}, {&proposal, 1});
       return proposal.tokens;
     }
+    void catch_up(int32_t seat) { drafter.catch_up({&seat, 1}); }
+    int64_t waiting(int32_t seat) const { return drafter.waiting(seat); }
     void step(Sequence& s, int count = 1) {
       for (int i = 0; i < count; i++) s.max_drafts = 4, rig.step(s);
     }

@@ -75,6 +75,11 @@ void expect_waiting_does_not_show(World& world, World& other, const std::vector<
   for (int i = 0; i < 40; i++) {
     s.max_drafts = 0;
     world.rig.step(s);
+    if (i % 11 == 7) {
+      EXPECT_GT(world.waiting(s.seat), 0);
+      world.catch_up(s.seat);
+      EXPECT_LE(world.waiting(s.seat), 1);
+    }
     Sequence copy = s, there = s, fresh = other.rig.start({s.tokens.begin(), s.tokens.end() - 1});
     ASSERT_EQ(fresh.tokens, s.tokens);
     const std::vector<int32_t> want = other.drafts(fresh);

@@ -172,101 +172,34 @@ TEST(Simulated, AcceptanceHasTheLengthThatWasAskedFor) {
   }
 }
 
-// A model of a drafter: draft j stays with probability `rate` given those before it.
-struct Drafting {
-  double rate, seconds_per_draft;
-};
-
-// Tokens a second of `steps` steps with the window, and by a window of `fixed` drafts throughout where that is not -1.
-double rate_of(AdaptiveWindow& window, const StepCost& cost, Drafting drafting, int steps, int fixed = -1) {
-  std::mt19937 rng(7);
-  std::uniform_real_distribution<double> uniform01(0, 1);
-  double seconds = 0, tokens = 0;
-  for (int i = 0; i < steps; i++) {
-    const int32_t seat = 0, wanted = 7;
-    const int32_t drafts = fixed >= 0 ? fixed : window.plan({&seat, 1}, {&wanted, 1})[0];
-    int32_t accepted = 0;
-    while (accepted < drafts && uniform01(rng) < drafting.rate) accepted++;
-    if (fixed < 0) {
-      window.drafting_took(drafts, 1, drafting.seconds_per_draft * drafts);
-      window.verified(seat, drafts, accepted);
-    }
-    seconds += cost.seconds(1 + drafts) + drafting.seconds_per_draft * drafts;
-    tokens += 1 + accepted;
+// A sequence that wants no drafts at all is none of the drafter's business; its neighbour is.
+TEST(NoDrafts, AreFollowedByNoDrafter) {
+  const Weights weights = random_model(mini_config(), 7);
+  const Plain want = decode_plain(weights, {}, {1, 2, 3, 1, 2, 3}, 60);
+  Rig rig(weights, {.seats = 2, .T = 4});
+  MtpDrafter mtp(rig.model, rig.pool, kVocab);
+  rig.use(&mtp);
+  Sequence never{.seat = rig.pool.allocate(), .tokens = {1, 2, 3, 1, 2, 3}, .max_drafts = -1}, other = never;
+  other.seat = rig.pool.allocate(), other.max_drafts = 3;
+  for (Sequence* s : {&never, &other}) {
+    ASSERT_TRUE(rig.pool.reserve(s->seat, 80));
+    rig.stepper->prefill(*s);
   }
-  return tokens / seconds;
-}
-
-TEST(Adaptive, IsCloseToTheBestFixedWindow) {
-  const StepCost flat({{.tokens = 1, .seconds = 1}, {.tokens = 8, .seconds = 1.2}}),
-      steep({{.tokens = 1, .seconds = 1}, {.tokens = 8, .seconds = 6}}),
-      bound({{.tokens = 1, .seconds = 1}, {.tokens = 8, .seconds = 8}});
-  for (const StepCost* cost : {&flat, &steep, &bound}) {
-    for (const Drafting drafting : {Drafting{.rate = 0.9, .seconds_per_draft = 0.05},
-                                    {.rate = 0.6, .seconds_per_draft = 0.05},
-                                    {.rate = 0.2, .seconds_per_draft = 0.1},
-                                    {.rate = 0.02, .seconds_per_draft = 0.3}}) {
-      AdaptiveWindow window(*cost, 7);
-      rate_of(window, *cost, drafting, 300);
-      const double adaptive = rate_of(window, *cost, drafting, 3000);
-      double best = 0;
-      for (int fixed = 0; fixed <= 7; fixed++) best = std::max(best, rate_of(window, *cost, drafting, 3000, fixed));
-      EXPECT_GT(adaptive, 0.93 * best) << drafting.rate << " at " << cost->seconds(8);
-      EXPECT_GT(adaptive, 0.97 * rate_of(window, *cost, drafting, 3000, 0)) << "field F1: never slower than off";
+  for (int step = 0; step < 30; step++) {
+    if (step == 20) never.max_drafts = 3;  // too late
+    const bool both = other.tokens.size() + 4 < want.tokens.size();
+    std::vector<Sequence*> rows{&never, &other};
+    rows.resize(both ? 2 : 1);
+    ASSERT_EQ(step_and_compare(rig, rows, std::vector<const Plain*>(rows.size(), &want)), "");
+    EXPECT_EQ(mtp.waiting(never.seat), 0);
+    EXPECT_EQ(rig.stepper->rows_of(0), 1);
+    if (both) {
+      EXPECT_EQ(rig.stepper->rows_of(1), 4);
     }
   }
 }
 
-TEST(Adaptive, NoticesWhenDraftsBecomeGood) {
-  const StepCost cost({{.tokens = 1, .seconds = 1}, {.tokens = 8, .seconds = 2}});
-  AdaptiveWindow window(cost, 7);
-  rate_of(window, cost, {.rate = 0.01, .seconds_per_draft = 0.2}, 500);
-  const int32_t seat = 0, wanted = 7;
-  EXPECT_EQ(window.plan({&seat, 1}, {&wanted, 1})[0], 0);
-  rate_of(window, cost, {.rate = 0.95, .seconds_per_draft = 0.01}, 4000);
-  EXPECT_GE(window.plan({&seat, 1}, {&wanted, 1})[0], 5);
-}
-
-// Thirty-two requests of a machine that is busy: whatever drafting costs, it is paid from a hundredth of the time.
-TEST(Adaptive, ProbesOfManyRequestsCostLittle) {
-  const StepCost bound({{.tokens = 1, .seconds = 1}, {.tokens = 256, .seconds = 256}});
-  for (const double drafting : {0.0, 0.5, 8.0, 64.0}) {
-    AdaptiveWindow window(bound, 7);
-    std::vector<int32_t> seats(32), probes(32);
-    std::iota(seats.begin(), seats.end(), 0);
-    const std::vector<int32_t> wanted(32, 7);
-    double seconds = 0, tokens = 0;
-    for (int i = 0; i < 4000; i++) {
-      const std::vector<int32_t> asked = window.plan(seats, wanted);
-      const int64_t count = std::count_if(asked.begin(), asked.end(), [](int32_t n) { return n > 0; });
-      const int64_t drafts = std::accumulate(asked.begin(), asked.end(), 0);
-      if (count > 0) {
-        const int32_t deepest = *std::max_element(asked.begin(), asked.end());
-        window.drafting_took(deepest, count, drafting * deepest);
-        seconds += drafting * deepest;
-      }
-      for (size_t r = 0; r < seats.size(); r++) window.verified(seats[r], asked[r], 0), probes[r] += asked[r] > 0;
-      seconds += bound.seconds(32 + drafts), tokens += 32;
-    }
-    EXPECT_GT(tokens / seconds, 0.975) << drafting;
-    const auto [least, most] = std::minmax_element(probes.begin(), probes.end());
-    EXPECT_LE(*most - *least, 3) << "all in turn";
-  }
-}
-
-TEST(Adaptive, AsksForNoMoreThanIsWanted) {
-  AdaptiveWindow window(StepCost({{.tokens = 1, .seconds = 1}}), 7);
-  const std::array<int32_t, 4> seats{0, 1, 2, 3}, wanted{0, 3, -2, 99};
-  for (int i = 0; i < 200; i++) {
-    const std::vector<int32_t> asked = window.plan(seats, wanted);
-    EXPECT_EQ(asked[0], 0);
-    EXPECT_LE(asked[1], 3);
-    EXPECT_EQ(asked[2], 0);
-    EXPECT_LE(asked[3], 7);
-  }
-}
-
-TEST(Adaptive, WindowsChangeNoToken) {
+TEST(AdaptiveWindows, ChangeNoToken) {
   const Weights weights = random_model(mini_config(), 7);
   const Plain want = decode_plain(weights, {}, {1, 2, 3, 1, 2, 3}, 60);
   Rig rig(weights, {.T = 8});
