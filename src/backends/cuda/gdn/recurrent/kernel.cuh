@@ -159,6 +159,7 @@ __device__ __forceinline__ void output(Tile<F>& tile, int t, const State<F>& sta
     for (int r = 0; r < kGroupRows; r++) o[r] = fmaf(state.s[r][i], q[i], o[r]);
   }
   const float own = own_sum(o);
+  __syncwarp();
   if (group_lane() % (kGroupLanes / kGroupRows) == 0) tile.v[t][own_row()] = own;
 }
 
