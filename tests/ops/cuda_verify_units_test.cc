@@ -38,7 +38,7 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
   desc.R = R, desc.F = F, desc.prefill = prefill;
   Play play{.plan = plan_verify(desc, {})};
   VerifyParams& p = play.params;
-  p.B = p.rows = 1, p.tokens = static_cast<int32_t>(T), p.seats = 1, p.Hv = 48, p.group = 3;
+  p.rows = 1, p.tokens = static_cast<int32_t>(T), p.seats = 1, p.Hv = 48, p.group = 3;
   p.first_part = play.plan.first_part, p.parts = play.plan.parts, p.part_tokens = play.plan.part;
   p.room = play.plan.room, p.scratch = play.plan.scratch;
   p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.longest = static_cast<int32_t>(T);
@@ -217,7 +217,7 @@ TEST(VerifyUnits, TokensThatAreNone) {
 TEST(VerifyUnits, LayersShareTheRows) {
   Play play = play_of(8, 32, 8, false, false);
   play.point();
-  play.params.B = 3, play.params.seats = 5;
+  play.params.seats = 5;
   for (const auto& [seat, first] : {std::pair{4, 4}, std::pair{0, 0}, std::pair{5, -1}, std::pair{-1, -1}}) {
     play.seat = seat;
     for (int layer = 0; layer < 3; layer++) {

@@ -76,13 +76,6 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Bytes of global memory on their way to the second-level cache; a multiple of 16, from 16 bytes on.
-__device__ inline void prefetch(const void* from, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // Programmatic dependent launch: the next kernel may start; wait for what the previous one wrote.
 
 __device__ inline void launch_dependents() {
@@ -122,20 +115,6 @@ __device__ inline void barrier_wait(Barrier& b, uint32_t parity) {
       "}" ::"r"(shared_address(&b)),
       "r"(parity)
       : "memory");
-}
-
-__device__ inline bool barrier_test(Barrier& b, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}"
-      : "=r"(done)
-      : "r"(shared_address(&b)), "r"(parity)
-      : "memory");
-  return done != 0;
 }
 
 // Global to shared, both 16-byte aligned, a multiple of 16 bytes; counted by `b`.

@@ -58,7 +58,7 @@ constexpr int kSegments = 9;       // of a row: 64 keys in grains of 8, and the 
 constexpr int kMostRecords = 64;   // R
 constexpr int kScratchHead = 384;  // bytes of what a preparing warp has besides tiles of products
 constexpr int kWarps = 4;          // of a block; each owns 32 rows of V
-constexpr int kThreads = 32 * kWarps;
+constexpr int kVerifyThreads = 32 * kWarps;
 constexpr int resident_blocks(bool wide) { return wide ? 3 : 4; }  // of a multiprocessor, as registers allow
 constexpr int kTileBytes = 8192;                                   // of a state: what a warp has of it at a time
 constexpr int kHeaderBytes = 512;                                  // of what its warps know of its work, with room

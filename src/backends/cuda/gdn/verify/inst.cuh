@@ -13,8 +13,10 @@ using QuadOf =
 template <DType state>
 void launch_tensor(const VerifyPlan& plan, const VerifyParams& params, cudaStream_t stream) {
   static_assert(sizeof(Scratch) == kScratchHead && sizeof(Header) <= kHeaderBytes, "the plan's sizes");
-  const LaunchShape shape{
-      .blocks = static_cast<unsigned>(plan.blocks), .threads = kThreads, .shared = plan.shared, .early = plan.early};
+  const LaunchShape shape{.blocks = static_cast<unsigned>(plan.blocks),
+                          .threads = kVerifyThreads,
+                          .shared = plan.shared,
+                          .early = plan.early};
   const auto kernel = plan.wide ? verify_kernel<QuadOf<state>, true> : verify_kernel<QuadOf<state>, false>;
   launch("gdn_verify", kernel, shape, stream, params);
 }

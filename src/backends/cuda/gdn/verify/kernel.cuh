@@ -9,7 +9,7 @@ namespace deltaring::cuda {
 // The outputs of a row without a seat.
 __device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit& unit) {
 #pragma unroll 1
-  for (int64_t i = threadIdx.x; i < int64_t{unit.heads} * unit.T * (kHead / 2); i += kThreads) {
+  for (int64_t i = threadIdx.x; i < int64_t{unit.heads} * unit.T * (kHead / 2); i += kVerifyThreads) {
     const int token = static_cast<int>(i / (kHead / 2) % unit.T), head = static_cast<int>(i / (kHead / 2) / unit.T);
     const int64_t at = token_at(unit.token + token, p.out_token, unit.head + head, p.out_head);
     consume::store_output(p, at + 2 * (i % (kHead / 2)), 0, 0);
@@ -24,7 +24,7 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
   // What is needed first is asked for first.
   prepare::Gates gates{};
   if (warp < min(unit.batch, unit.heads)) gates = prepare::fetch_gates(p, unit, unit.head + warp, lane);
-  for (int i = threadIdx.x / 16; i < unit.keys() + unit.T; i += kThreads / 16)
+  for (int i = threadIdx.x / 16; i < unit.keys() + unit.T; i += kVerifyThreads / 16)
     copy_async(shared_address(tokens + i * kKeyPitch + threadIdx.x % 16 * 16),
                token_row(p, unit, i) + threadIdx.x % 16 * 8);
   copy_commit();
@@ -83,7 +83,7 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
 }
 
 template <class Quad, bool kWide>
-__global__ void __launch_bounds__(kThreads, resident_blocks(kWide))
+__global__ void __launch_bounds__(kVerifyThreads, resident_blocks(kWide))
     verify_kernel(const __grid_constant__ VerifyParams p) {
   extern __shared__ __align__(1024) char tiles[];
   auto& header = *reinterpret_cast<Header*>(tiles + kWarps * kTileBytes);

@@ -18,8 +18,8 @@ struct VerifyParams {
   const int64_t* first;  // [B]
   const int64_t* folded;
   const int64_t* fold_to;
-  int32_t B, tokens;                       // B: rows of all layers
-  int32_t rows;                            // of the arrays, which every layer shares; B = layers x rows
+  int32_t tokens;                          // of the views
+  int32_t rows;                            // of the arrays, which every layer shares
   int32_t first_part, parts, part_tokens;  // part i takes tokens [i, i + 1) * part_tokens of each row
   int32_t heads;                           // value heads of a block
   int32_t room, scratch;                   // bytes of shared memory: for tokens and all that is made of them; of that,
