@@ -1,6 +1,6 @@
-// Level 6: the same call through the library, deltaring::OpTable::gdn_verify. Level 4 in small blocks whose tiles of state
-// are filled anew as soon as they have been read, with everything that a service needs: any T and any records behind the
-// checkpoint, folds, other dtypes, ragged rows; docs/kernels.md says how.
+// Level 6: the same call through the library, deltaring::OpTable::gdn_verify. Level 4 in small blocks whose tiles of
+// state are filled anew as soon as they have been read, with everything that a service needs: any T and any records
+// behind the checkpoint, folds, other dtypes, ragged rows; docs/kernels.md says how.
 #include <map>
 #include <memory>
 
