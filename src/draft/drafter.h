@@ -61,8 +61,9 @@ class Drafter {
   virtual std::span<const int64_t> taps() const { return {}; }
   virtual void reset(int32_t /*seat*/) {}                  // the seat starts a new request
   virtual void extend(const DraftContext& /*context*/) {}  // tokens became final
-  // Committed positions of the seat that the drafter has yet to make its context of before it drafts, and the making of
-  // it. propose does it where it was not done; done apart, its time can be told.
+  // Committed positions of the seat, the newest among them, that the drafter has yet to make its context of before it
+  // drafts, and the making of it, which may leave the newest. propose does it where it was not done; done apart, its
+  // time can be told.
   virtual int64_t waiting(int32_t /*seat*/) const { return 0; }
   virtual void catch_up(std::span<const int32_t> /*seats*/) {}
   virtual void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) = 0;

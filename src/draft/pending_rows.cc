@@ -109,6 +109,11 @@ void PendingRows::add(const Rows& rows, const int32_t* next, View<2> data, const
     if (h.written == h.end) h.count = 0;
     const bool hole = h.end != rows.first[b];
     if (hole) h = {.end = -1};
+    if (!hole && h.count + length > kRows) {  // those that have been written make room
+      const int64_t gone = h.count - (h.end - h.written);
+      std::memmove(row(seat, 0), row(seat, gone), static_cast<size_t>((h.count - gone) * (width_ + 1)) * sizeof(float));
+      h.count -= gone;
+    }
     set(seat, h);
     if (hole || h.count + length <= kRows) continue;
     const List before = waiting(seat);

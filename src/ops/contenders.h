@@ -14,7 +14,7 @@ struct Estimate {
   static constexpr int64_t kBlock = 16;
 
   View<2> value;             // [M, N] f32, N contiguous
-  const float* value_peaks;  // [M, blocks of valid ids] the largest of each block, NaN if one is
+  const float* value_peaks;  // [M, blocks of valid ids] the largest of each block, or NaN
   const float* unit;         // [M] > 0
   const float* error;        // [N] >= 0, infinite where nothing is known
   const float* error_peaks;  // [blocks]

@@ -19,8 +19,8 @@ struct LinearI4Args {
   int64_t M, N, K;      // K a multiple of kGroup; zeros of x fill up
   const int8_t* x;      // [M, K], -kMostX to kMostX
   const uint8_t* w;     // [rows of w, K / 2]
-  const float* scale;   // [rows of w]
-  const int32_t* rows;  // [N] or null
+  const float* scale;   // [rows of w], finite
+  const int32_t* rows;  // [N], each in [0, rows of w), or null
   View<2> out;          // [M, N] f32, N contiguous
   float* peaks;         // [M, ceil(N / kPeak)] the largest of each kPeak columns, or null
 };

@@ -254,8 +254,9 @@ std::vector<DraftRequest> SpecStepper::draft(std::span<Sequence* const> sequence
   }
   const Clock::time_point begin = Clock::now();
   drafter_->catch_up(behind);
-  if (window_) window_->writing_took(rows, seconds_since(begin));
   const Clock::time_point ready = Clock::now();
+  for (const int32_t seat : behind) rows -= drafter_->waiting(seat);  // some leave the newest
+  if (window_ && rows > 0) window_->writing_took(rows, std::chrono::duration<double>(ready - begin).count());
   if (drafting > 0) drafter_->propose(requests, proposals_);
   if (window_) window_->drafting_took(most, drafting, seconds_since(ready));
   return requests;

@@ -40,7 +40,7 @@ class GdnHead {
   void finish(std::span<const GdnAhead> ahead) { run(false, ahead); }
 
  private:
-  static constexpr int64_t kTokens = 32;  // prepared at a time: with four rows of S they fit the first-level cache
+  static constexpr int64_t kTokens = 32;  // prepared at a time: with a tile of rows of S they fit the first-level cache
 
   void run(bool keep, std::span<const GdnAhead> ahead);
 

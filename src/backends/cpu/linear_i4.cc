@@ -70,14 +70,15 @@ HWY_INLINE void Column(const LinearI4Args& a, int64_t m, const uint8_t* w, const
   const Bytes d;
   const Signed ds;
   const Sums d32;
-  constexpr int64_t kNarrow = 4 * kGroup;  // 8 sums of pairs, each up to 2 15 127, fit int16
+  // 8 sums of pairs, each up to 2 15 127, fit int16: a lane gets as many fewer groups as vectors are shorter.
+  const int64_t narrow = 4 * kGroup * static_cast<int64_t>(hn::Lanes(d)) / kHalf;
   const auto low = hn::Set(d, 15);
   const int8_t* x = a.x + m * a.K;
   for (int i = 0; i < MR; i++) sums[i] = hn::Zero(d32);
-  for (int64_t k0 = 0; k0 < a.K; k0 += kNarrow) {
+  for (int64_t k0 = 0; k0 < a.K; k0 += narrow) {
     hn::Vec<Pairs> acc[MR];
     for (int i = 0; i < MR; i++) acc[i] = hn::Zero(Pairs());
-    for (int64_t k = k0; k < std::min(a.K, k0 + kNarrow); k += kGroup) {
+    for (int64_t k = k0; k < std::min(a.K, k0 + narrow); k += kGroup) {
       if (k / 2 % kCacheLine == 0) hwy::Prefetch(ahead + k / 2);
       for (int64_t b = 0; b < kHalf; b += static_cast<int64_t>(hn::Lanes(d))) {
         const auto codes = hn::LoadU(d, w + k / 2 + b);
