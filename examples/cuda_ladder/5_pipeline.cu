@@ -7,6 +7,44 @@ namespace ladder {
 
 using namespace deltaring::cuda;
 
+#if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
+
+// Barriers in shared memory.
+
+using Barrier = uint64_t;
+
+__device__ inline void barrier_init(Barrier& b, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&b)), "r"(arrivals) : "memory");
+}
+__device__ inline void barrier_arrive(Barrier& b) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&b)) : "memory");
+}
+// Arrives, and the phase also waits for `bytes` of bulk copies.
+__device__ inline void barrier_expect(Barrier& b, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&b)), "r"(bytes)
+               : "memory");
+}
+__device__ inline void barrier_wait(Barrier& b, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(shared_address(&b)),
+      "r"(parity)
+      : "memory");
+}
+
+// Global to shared, both 16-byte aligned, a multiple of 16 bytes; counted by `b`.
+__device__ inline void bulk_load(void* to, const void* from, uint32_t bytes, Barrier& b) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(&b))
+               : "memory");
+}
+
+#endif
+
 constexpr int kStages = 5, kItems = 4;  // states, and tokens of a key head, in flight
 constexpr int kConsumers = D / 16, kTeams = 2, kPreparers = kTeams * kGroup;
 constexpr int kThreads = 32 * (kConsumers + kPreparers + 1);

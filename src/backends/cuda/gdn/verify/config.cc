@@ -83,7 +83,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
                   .part = static_cast<int>(T),
                   .first_part = -d.prefill,
                   .parts = static_cast<int>(parts) + d.prefill,
-                  .wide = queries > 8 || keys > 24,
+                  .wide = queries > 8,
                   .scratch = scratch_bytes(tiles(std::max(keys, d.F)))};
   // Plans blocks of so many heads. Several of them share a multiprocessor: as many as registers allow and the room of
   // one head; heads that do not fit together where much is due are prepared in turns.

@@ -33,7 +33,7 @@ struct VerifyPlan {
   int part = 0;        // tokens of a row that are computed from one checkpoint at a time
   int first_part = 0;  // parts of the longest row: [first_part, parts)
   int parts = 1;
-  bool wide = false;  // segments of more than 8 window tokens or more than 24 keys
+  bool wide = false;  // segments of more than 8 window tokens
   int heads = 0;      // value heads of a block
   int64_t blocks = 0;
   int shared = 0;           // bytes, dynamic

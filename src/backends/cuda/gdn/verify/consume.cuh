@@ -202,7 +202,7 @@ __device__ __forceinline__ void store_output(const VerifyParams& p, int64_t at, 
     *reinterpret_cast<float2*>(static_cast<float*>(p.out) + at) = {low, high};
   } else {
     *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.out) + at) =
-        p.out_dtype == DType::bf16 ? Bf16Words::pack(low, high) : F16Words::pack(low, high);
+        p.out_dtype == DType::bf16 ? pack_two<DType::bf16>(low, high) : pack_two<DType::f16>(low, high);
   }
 }
 
@@ -297,7 +297,7 @@ using TileValues = consume::Values<kStripes<Quad>, 2>;
 // Rows V and on of value head `head`, whose state comes to be in the warp's tile. tokens holds keys and queries,
 // `coefficients` what was prepared, v what was fetched for the first segment. next() is called when tile and v may be
 // filled anew.
-// kWide: segments of more than 8 window tokens or more than 24 keys may come.
+// kWide: segments of more than 8 window tokens may come.
 template <class Quad, bool kWide, class Next>
 __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
                                              int V, const char* tokens, const char* coefficients, uint32_t tile,
@@ -363,9 +363,6 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& 
           break;
         case 14:
           go_long(integral_constant<int, 3>(), integral_constant<int, 2>());
-          break;
-        case 17:
-          go_long(integral_constant<int, 4>(), integral_constant<int, 1>());
           break;
         case 18:
           go_long(integral_constant<int, 4>(), integral_constant<int, 2>());

@@ -9,8 +9,7 @@
 //
 // Loops are rolled up: this code is long and runs once a head, where the instruction cache is what it waits for.
 #pragma once
-#include <cuda_fp16.h>
-
+#include "backends/cuda/device/element.cuh"
 #include "backends/cuda/device/gates.cuh"
 #include "backends/cuda/gdn/verify/fragments.cuh"
 #include "backends/cuda/gdn/verify/units.h"
@@ -66,20 +65,10 @@ __device__ __forceinline__ Gates fetch_gates(const VerifyParams& p, const Unit& 
     const int token = unit.token + key - unit.n;
     const int64_t g = token_at(token, p.g_token, head, p.g_head),
                   beta = token_at(token, p.beta_token, head, p.beta_head);
-    if (p.gate_dtype == DType::f32) {
-      x.g[i] = static_cast<const uint32_t*>(p.g)[g], x.beta[i] = static_cast<const uint32_t*>(p.beta)[beta];
-    } else {
-      x.g[i] = static_cast<const uint16_t*>(p.g)[g], x.beta[i] = static_cast<const uint16_t*>(p.beta)[beta];
-    }
+    x.g[i] = load_bits(p.g, p.gate_dtype, g), x.beta[i] = load_bits(p.beta, p.gate_dtype, beta);
   }
   if (p.A_log) x.rate = p.A_log[head], x.bias = p.dt_bias[head];
   return x;
-}
-
-__device__ __forceinline__ float widen_gate(uint32_t bits, DType t) {
-  return t == DType::f32    ? __uint_as_float(bits)
-         : t == DType::bf16 ? __uint_as_float(bits << 16)
-                            : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
 }
 
 // g and beta of keys `lane` and `lane` + 32, as bits again; the window's into its records as well.
@@ -89,7 +78,7 @@ __device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& 
     const int key = lane + 32 * i;
     if (key >= unit.keys()) break;
     if (key < unit.records) continue;
-    float g = widen_gate(x.g[i], p.gate_dtype), beta = widen_gate(x.beta[i], p.gate_dtype);
+    float g = value_of(p.gate_dtype, x.g[i]), beta = value_of(p.gate_dtype, x.beta[i]);
     if (p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
     x.g[i] = __float_as_uint(g), x.beta[i] = __float_as_uint(beta);
     if (key < unit.n || !p.append) continue;

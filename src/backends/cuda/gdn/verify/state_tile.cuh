@@ -5,8 +5,7 @@
 // 2t+9}. That is the A operand of a product over channels, and the accumulators of two tiles of 8 channels: a fold
 // needs no exchange between lanes.
 #pragma once
-#include <cuda_fp16.h>
-
+#include "backends/cuda/device/element.cuh"
 #include "backends/cuda/gdn/verify/fragments.cuh"
 #include "backends/cuda/gdn/verify/units.h"
 
@@ -14,24 +13,9 @@ namespace deltaring::cuda {
 
 constexpr int kSteps = kHead / 16;  // of 16 channels
 
-struct Bf16Words {
-  __device__ static float2 unpack(uint32_t word) { return {bf16_low(word), bf16_high(word)}; }
-  __device__ static uint32_t pack(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  }
-};
-struct F16Words {
-  __device__ static float2 unpack(uint32_t word) { return __half22float2(*reinterpret_cast<const __half2*>(&word)); }
-  __device__ static uint32_t pack(float low, float high) {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  }
-};
-
 // What the 16-bit dtypes have in common. pair(m): channels {2t, 2t+1} of rows 2g (m = 0) and 2g+1 (1), then {2t+8,
 // 2t+9} of both.
-template <class Words>
+template <DType t>
 struct PackedQuad {
   static constexpr int kBytes = 2;  // of an element
   uint32_t w[4];
@@ -43,12 +27,12 @@ struct PackedQuad {
   }
   __device__ void load(uint32_t place, int step) { load_matrices(w, place ^ step << 5); }
   __device__ void store(uint32_t place, int step) const { store_matrices(place ^ step << 5, w); }
-  __device__ float2 pair(int m) const { return Words::unpack(w[m]); }
-  __device__ void set(int m, float low, float high) { w[m] = Words::pack(low, high); }
+  __device__ float2 pair(int m) const { return unpack_two<t>(w[m]); }
+  __device__ void set(int m, float low, float high) { w[m] = pack_two<t>(low, high); }
 };
 
 // parts(a): the A operand, exact as a sum of kParts bf16 operands.
-struct Bf16Quad : PackedQuad<Bf16Words> {
+struct Bf16Quad : PackedQuad<DType::bf16> {
   static constexpr int kParts = 1;
   __device__ void parts(uint32_t (&a)[kParts][4]) const {
 #pragma unroll
@@ -56,7 +40,7 @@ struct Bf16Quad : PackedQuad<Bf16Words> {
   }
 };
 
-struct F16Quad : PackedQuad<F16Words> {
+struct F16Quad : PackedQuad<DType::f16> {
   static constexpr int kParts = 2;
   __device__ void parts(uint32_t (&a)[kParts][4]) const {
 #pragma unroll
