@@ -29,7 +29,7 @@ struct Play {
   }
   void parts(const auto& visit) {
     for (int part = params.first_part; part < params.parts; part++)
-      visit(unit_of(params, relative(params, read_row(params, 0)), part, 0, 0, 1));
+      visit(unit_of(params, relative(params, read_row(params, 0, 0)), part, 0, 0, 1));
   }
 };
 
@@ -40,7 +40,7 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
   VerifyParams& p = play.params;
   p.rows = 1, p.tokens = static_cast<int32_t>(T), p.seats = 1, p.Hv = 48, p.group = 3;
   p.first_part = play.plan.first_part, p.parts = play.plan.parts, p.part_tokens = play.plan.part;
-  p.room = play.plan.room, p.scratch = play.plan.scratch;
+  p.room = play.plan.room;
   p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.longest = static_cast<int32_t>(T);
   p.prefill = prefill, p.exact = play.plan.exact;
   return play;
@@ -78,9 +78,6 @@ void expect_segments(const Play& play, const Unit& unit, const Segment* segments
   EXPECT_EQ(unit.stride, bytes);
 }
 
-// What the kernel lays out for a unit that has been cut, behind the states.
-int room_of(const VerifyPlan& plan, const Unit& unit) { return unit.scratches(unit.batch) + unit.batch * plan.scratch; }
-
 void expect_unit(Play& play, Unit unit) {
   ASSERT_EQ(unit.seat, 0);
   EXPECT_EQ(unit.token, play.tokens);
@@ -98,7 +95,7 @@ void expect_unit(Play& play, Unit unit) {
   cut(play.params, unit, segments);
   ASSERT_LE(unit.segments, kSegments);
   expect_segments(play, unit, segments);
-  EXPECT_LE(room_of(play.plan, unit), play.plan.room);
+  EXPECT_LE(unit.crowded ? unit.scratches(1) : unit.end(unit.batch), play.plan.room);
   if (play.plan.appends()) {
     for (int i = 0; i < unit.T; i++) play.ring[slot_of(play.params, unit, unit.n + i)] = play.checkpoint + unit.n + i;
   }
@@ -148,14 +145,21 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
               ASSERT_EQ(plan.kernel, VerifyKernel::tensor);
               VerifyParams p{};
               p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
-              p.room = plan.room, p.scratch = plan.scratch;
+              p.room = plan.room;
               for (int32_t n = 0; n <= R; n++) {
                 for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
                   for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
                     Unit unit{.heads = plan.heads, .T = t, .n = n, .folds = folds};
+                    if (t > 0 || folds > 0) unit.opening = end_of_segment(p, unit, 0);
                     Segment segments[kSegments];
                     cut(p, unit, segments);
-                    ASSERT_LE(room_of(plan, unit), plan.room) << to_string(plan) << " n=" << n << " t=" << t;
+                    ASSERT_LE(unit.crowded ? unit.scratches(1) : unit.end(unit.batch), plan.room)
+                        << to_string(plan) << " n=" << n << " t=" << t;
+                    ASSERT_LE(unit.crowded * unit.scratch, kWarps * plan.values);
+                    ASSERT_TRUE(n >= F + T || !unit.crowded) << to_string(plan) << " n=" << n << " t=" << t;
+                    for (int i = 0; i < unit.segments; i++) {
+                      ASSERT_LE(segments[i].keys * 2 * kTileBytes / (2 * kHead), plan.values) << to_string(plan);
+                    }
                     for (int i = 0; i < unit.segments && !plan.wide; i++) {
                       ASSERT_LE(segments[i].key_tiles(), 3) << to_string(plan);
                       ASSERT_LE(segments[i].query_tiles(), 1) << to_string(plan);
@@ -221,7 +225,7 @@ TEST(VerifyUnits, LayersShareTheRows) {
   for (const auto& [seat, first] : {std::pair{4, 4}, std::pair{0, 0}, std::pair{5, -1}, std::pair{-1, -1}}) {
     play.seat = seat;
     for (int layer = 0; layer < 3; layer++) {
-      const Unit unit = unit_of(play.params, relative(play.params, read_row(play.params, layer)), 0, 0, 0, 1);
+      const Unit unit = unit_of(play.params, relative(play.params, read_row(play.params, layer, 0)), 0, 0, 0, 1);
       EXPECT_EQ(unit.seat, first < 0 ? -1 : 5 * layer + first) << seat;
     }
   }

@@ -1,4 +1,4 @@
-// Grids of one dimension, and what became of a launch. No formatting here: kernels include it.
+// Grids, and what became of a launch. No formatting here: kernels include it.
 #pragma once
 #include "backends/cuda/stream.h"
 
@@ -11,10 +11,11 @@ unsigned grid_of(const char* op, int64_t blocks);
 void check_launch(const char* op);
 
 struct LaunchShape {
-  unsigned blocks;
+  unsigned blocks;  // of the first dimension
   int threads;
   int shared = 0;      // bytes, dynamic
   bool early = false;  // may begin while the kernel before it ends (sm_90), for whose results it waits itself
+  unsigned y = 1, z = 1;
 };
 
 void launch(const char* op, const void* kernel, const LaunchShape& shape, cudaStream_t stream, void** arguments);

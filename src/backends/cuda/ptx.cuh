@@ -49,6 +49,11 @@ __device__ inline void store_matrices(uint32_t row, const uint32_t (&x)[4]) {
 #endif
 }
 
+__device__ inline uint32_t load_word(uint32_t at) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
 __device__ inline float2 load_pair(uint32_t at) {
   float2 x;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");

@@ -53,7 +53,7 @@ void launch(const char* op, const void* kernel, const LaunchShape& shape, cudaSt
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = shape.blocks, config.blockDim = static_cast<unsigned>(shape.threads);
+  config.gridDim = {shape.blocks, shape.y, shape.z}, config.blockDim = static_cast<unsigned>(shape.threads);
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared), config.stream = stream;
   config.attrs = &early, config.numAttrs = shape.early;
   const cudaError_t status = cudaLaunchKernelExC(&config, kernel, arguments);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 #include "backends/cuda/gdn/verify/units.h"
 
@@ -12,39 +11,42 @@ namespace deltaring::cuda {
 
 namespace {
 
-int tiles(int64_t count) { return static_cast<int>((count + 7) / 8); }
+// Bytes of a key's v for the rows of a tile.
+int value_pitch(DType state) { return kTileBytes / kHead / static_cast<int>(size_of(state)) * 2; }
+constexpr int64_t kMostRows = 65535;  // of a grid's second and third dimension
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
-// Bytes that a batch of heads of a unit takes, with n records and T window tokens, or none and all folded.
-int unit_bytes(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads, int scratch) {
+// A unit with n records and T window tokens, or none and all folded.
+Unit unit_of(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
   VerifyParams params{};
   params.R = static_cast<int32_t>(d.R), params.log2_F = d.F == 8 ? 3 : 4, params.exact = exact;
   Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
   if (T == 0) unit.folds = unit.n & -(1 << params.log2_F);
+  if (T > 0 || unit.folds > 0) unit.opening = end_of_segment(params, unit, 0);
   Segment segments[kSegments];
   cut(params, unit, segments);
-  return unit.segments == 0 ? 0 : unit.scratches(static_cast<int>(heads)) + static_cast<int>(heads) * scratch;
+  return unit;
 }
 
-// What a block needs besides states: room for one head of the largest part of T tokens, and for so many together where
-// nothing is due.
+// What a block needs besides states and v: room for one head of the largest part of T tokens, without its scratch where
+// there are more records than a step that folds what is due leaves; and for so many heads together where nothing is due.
 struct Needs {
   int least, together;
 };
-Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads, int scratch) {
+Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
   // A verify fits the ring; a prefill's part is folded by the next one, so F-1 and two parts are left at most.
   const int64_t keys = d.prefill ? std::max(d.R, d.F - 1 + 2 * T) : d.R;
   Needs needs{};
   for (int64_t n = 0; n <= keys; n++) {
-    const int64_t tokens = std::min(T, keys - n);
-    needs.least =
-        std::max({needs.least, unit_bytes(d, tokens, exact, n, 1, scratch), unit_bytes(d, 0, exact, n, 1, scratch)});
-    if (n < d.F) needs.together = std::max(needs.together, unit_bytes(d, tokens, exact, n, heads, scratch));
+    for (const int64_t tokens : {std::min(T, keys - n), int64_t{0}}) {
+      const Unit unit = unit_of(d, tokens, exact, n, heads);
+      if (unit.segments == 0) continue;
+      needs.least = std::max(needs.least, n < d.F + T ? unit.end(1) : unit.scratches(1));
+      if (n < d.F) needs.together = std::max(needs.together, unit.end(static_cast<int>(heads)));
+    }
   }
   return {aligned(needs.least), aligned(std::max(needs.least, needs.together))};
 }
-
-int scratch_bytes(int key_tiles) { return kScratchHead + triangle(key_tiles) * kTileOfProducts; }
 
 // Why tensor cores cannot serve, or null.
 const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
@@ -57,7 +59,7 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
   if (d.R < d.F + 1) return "a ring that the grid does not allow";
   if (!d.aligned) return "rows that do not begin on 16 bytes, or strides above 2^31";
   if (device.capability < 80) return "a device before sm_80";
-  if (d.B * d.Hv > std::numeric_limits<int32_t>::max()) return "more heads than a grid has blocks";
+  if (std::max(d.B, d.layers) > kMostRows) return "more rows than a grid has";
   return nullptr;
 }
 
@@ -84,13 +86,14 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
                   .first_part = -d.prefill,
                   .parts = static_cast<int>(parts) + d.prefill,
                   .wide = queries > 8,
-                  .scratch = scratch_bytes(tiles(std::max(keys, d.F)))};
+                  .layers = d.layers,
+                  .values = aligned(static_cast<int>((std::max(keys, d.F) + 7) / 8 * 8) * value_pitch(d.state))};
   // Plans blocks of so many heads. Several of them share a multiprocessor: as many as registers allow and the room of
   // one head; heads that do not fit together where much is due are prepared in turns.
   const auto take = [&](int64_t heads) {
-    plan.heads = static_cast<int>(heads), plan.blocks = d.B * d.Hk * ((group + heads - 1) / heads);
-    const Needs needs = needs_of(d, T, exact, heads, plan.scratch);
-    const int fixed = kWarps * kTileBytes + kHeaderBytes;
+    plan.heads = static_cast<int>(heads), plan.blocks = d.layers * d.B * d.Hk * ((group + heads - 1) / heads);
+    const Needs needs = needs_of(d, T, exact, heads);
+    const int fixed = kWarps * (kTileBytes + plan.values) + kHeaderBytes;
     int resident = resident_blocks(plan.wide), room = 0;
     for (; resident > 0; resident--) {
       const int each = std::min(device.shared_of_all / resident - device.shared_reserved, device.shared_bytes);

@@ -11,7 +11,8 @@ namespace deltaring::cuda {
 
 // What the plan depends on.
 struct VerifyDesc {
-  int64_t B, T;  // rows; tokens of the longest, 0 for a fold
+  int64_t layers;  // that share the rows
+  int64_t B, T;    // rows; tokens of the longest, 0 for a fold
   int64_t Hk, Hv, K, V, G;
   int64_t R, F;  // F 0: off the grid
   DType tokens, records, state;
@@ -35,10 +36,11 @@ struct VerifyPlan {
   int parts = 1;
   bool wide = false;  // segments of more than 8 window tokens
   int heads = 0;      // value heads of a block
-  int64_t blocks = 0;
+  int64_t layers = 1;
+  int64_t blocks = 0;       // of all rows and layers
   int shared = 0;           // bytes, dynamic
-  int room = 0;             // of them: for tokens and what is made of them
-  int scratch = 0;          // of that: what one preparing warp has
+  int values = 0;           // of them: for v of a warp
+  int room = 0;             // and for tokens and what is made of them
   const char* reason = "";  // why this kernel, in one line
 
   // Records are appended by a launch of their own, behind one that goes through several parts.

@@ -16,6 +16,7 @@ struct Place {
   int head;             // of the row
   int V;                // the lane's first row of the head; the next stripe's is 16 further
   uint32_t state;       // its place in the first stripe
+  uint32_t values;      // and in the first stripe's v of key 2t
   Rows8 keys, queries;  // of the segment
   const char* block;    // the segment's coefficients
 
@@ -26,44 +27,17 @@ struct Place {
 template <int M, int KT, int QT>
 using Columns = float[M][KT + QT][4];
 
-// v of the keys 2t and 2t+1 of KT tiles, rows v and v+1 of M stripes; zeros behind the last key.
-template <int M, int KT>
-struct Values {
-  uint32_t x[KT][2][M];
-
-  // V: the lane's first row. Of segments of no more keys than there is room for.
-  __device__ __forceinline__ void fetch(const VerifyParams& p, const Unit& unit, int head, const Segment& s, int V,
-                                        int t) {
-#pragma unroll
-    for (int b = 0; b < KT; b++) {
-      if (8 * b >= s.keys) break;
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const int key = 8 * b + 2 * t + i;
-        const uint16_t* row = value_row(p, unit, head, s.first + min(key, s.keys - 1)) + V;
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-          x[b][i][m] = 0;
-          if (key < s.keys) x[b][i][m] = *reinterpret_cast<const uint32_t*>(row + 16 * m);
-        }
-      }
-    }
-  }
-};
-
-// The window's v as records.
-template <int M, int KT, int kRoom>
-__device__ __forceinline__ void append_values(const VerifyParams& p, const Unit& unit, const Segment& s,
-                                              const Place& at, const Values<M, kRoom>& v) {
-  uint16_t* const ring = p.record_v + ring_at(p.v_at, unit, at.head, 0) + at.V;
-#pragma unroll
-  for (int j = 0; j < 2 * KT; j++) {
-    const int key = 8 * (j / 2) + 2 * at.t + j % 2;
+// The window's v as records, from the warp's rows.
+template <class Quad>
+__device__ __forceinline__ void append_values(const VerifyParams& p, const Header& header, const Segment& s, int head,
+                                              int V, uint32_t values, int lane) {
+  using Rows = ValueRows<Quad>;
+  const Unit& unit = header.unit;
+  uint16_t* const ring = header.ring_v + wide_product(head, p.v_at.head) + V + lane % Rows::kPieces * 8;
+#pragma unroll 1
+  for (int key = s.window + lane / Rows::kPieces; key < s.keys; key += 32 / Rows::kPieces) {
     uint16_t* to = ring + wide_product(slot_of(p, unit, s.first + key), p.v_at.row);
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-      if (key >= s.window && key < s.keys) *reinterpret_cast<uint32_t*>(to + 16 * m) = v.x[j / 2][j % 2][m];
-    }
+    *reinterpret_cast<uint4*>(to) = load_piece(values + Rows::at(key, lane % Rows::kPieces));
   }
 }
 
@@ -100,8 +74,8 @@ __device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) 
 }
 
 // S k_j becomes R_j = beta_j v_j - beta_j e^(G_j) r_j S k_j; zeros behind the last key.
-template <int M, int KT, int QT, int kRoom>
-__device__ __forceinline__ void residuals(const Place& at, int keys, const Values<M, kRoom>& v, Columns<M, KT, QT>& d) {
+template <class Quad, int M, int KT, int QT>
+__device__ __forceinline__ void residuals(const Place& at, int keys, Columns<M, KT, QT>& d) {
 #pragma unroll
   for (int b = 0; b < KT; b++) {
     const int j = 8 * b + 2 * at.t;
@@ -110,10 +84,12 @@ __device__ __forceinline__ void residuals(const Place& at, int keys, const Value
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float(&x)[4] = d[m][b];
-      x[0] = j < keys ? fmaf(-key.x, x[0], beta.x * bf16_low(v.x[b][0][m])) : 0;
-      x[1] = j + 1 < keys ? fmaf(-key.y, x[1], beta.y * bf16_low(v.x[b][1][m])) : 0;
-      x[2] = j < keys ? fmaf(-key.x, x[2], beta.x * bf16_high(v.x[b][0][m])) : 0;
-      x[3] = j + 1 < keys ? fmaf(-key.y, x[3], beta.y * bf16_high(v.x[b][1][m])) : 0;
+      const uint32_t even = load_word(ValueRows<Quad>::stripe(at.values, m) + 8 * b * ValueRows<Quad>::kPitch),
+                     odd = load_word(ValueRows<Quad>::stripe(at.values, m) + (8 * b + 1) * ValueRows<Quad>::kPitch);
+      x[0] = j < keys ? fmaf(-key.x, x[0], beta.x * bf16_low(even)) : 0;
+      x[1] = j + 1 < keys ? fmaf(-key.y, x[1], beta.y * bf16_low(odd)) : 0;
+      x[2] = j < keys ? fmaf(-key.x, x[2], beta.x * bf16_high(even)) : 0;
+      x[3] = j + 1 < keys ? fmaf(-key.y, x[3], beta.y * bf16_high(odd)) : 0;
     }
   }
 }
@@ -123,13 +99,13 @@ __device__ __forceinline__ void residuals(const Place& at, int keys, const Value
 // any key.
 template <int M, int KT, int QT>
 __device__ __forceinline__ bool contain(int t, Columns<M, KT, QT>& d, int (&first)[M][2]) {
-  float sum = 0;  // of zeros, unless one is not finite
+  float sum[4] = {};  // of zeros, unless one is not finite
 #pragma unroll
   for (int m = 0; m < M; m++) {
 #pragma unroll
-    for (int e = 0; e < 4 * KT; e++) sum = fmaf(d[m][e / 4][e % 4], 0.0f, sum);
+    for (int e = 0; e < 4 * KT; e++) sum[e % 4] = fmaf(d[m][e / 4][e % 4], 0.0f, sum[e % 4]);
   }
-  if (__all_sync(~0u, sum == 0)) return false;
+  if (__all_sync(~0u, (sum[0] + sum[1]) + (sum[2] + sum[3]) == 0)) return false;
 #pragma unroll
   for (int m = 0; m < M; m++) {
     first[m][0] = first[m][1] = 8 * kKeyTiles;
@@ -197,42 +173,39 @@ __device__ __forceinline__ void fold(const Corrections<M>& u, const Place& at) {
   }
 }
 
-__device__ __forceinline__ void store_output(const VerifyParams& p, int64_t at, float low, float high) {
-  if (p.out_dtype == DType::f32) {
-    *reinterpret_cast<float2*>(static_cast<float*>(p.out) + at) = {low, high};
-  } else {
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.out) + at) =
-        p.out_dtype == DType::bf16 ? pack_two<DType::bf16>(low, high) : pack_two<DType::f16>(low, high);
-  }
-}
-
-template <int M, int KT, int QT>
+template <DType out, int M, int KT, int QT>
 __device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, int queries, const Place& at,
                                               const Columns<M, KT, QT>& d) {
-  int64_t to = token_at(token + 2 * at.t, p.out_token, at.head, p.out_head) + at.V;
+  using Pair = std::conditional_t<out == DType::f32, float2, uint32_t>;
+  const int64_t from = token_at(token + 2 * at.t, p.out_token, at.head, p.out_head) + at.V, row = p.out_token / 2;
+  Pair* to = static_cast<Pair*>(p.out) + from / 2;
 #pragma unroll
   for (int u = 0; u < 2 * QT; u++) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       // Adding zero makes -0 of an empty state what any other sum of zeros is.
       const float(&x)[4] = d[m][KT + u / 2];
-      if (8 * (u / 2) + 2 * at.t + u % 2 < queries) store_output(p, to + 16 * m, x[u % 2] + 0.0f, x[2 + u % 2] + 0.0f);
+      const float low = x[u % 2] + 0.0f, high = x[2 + u % 2] + 0.0f;
+      if (8 * (u / 2) + 2 * at.t + u % 2 >= queries) continue;
+      if constexpr (out == DType::f32) {
+        to[8 * m] = {low, high};
+      } else {
+        to[8 * m] = pack_two<out>(low, high);
+      }
     }
-    to += u % 2 ? 7 * int64_t{p.out_token} : p.out_token;
+    to += u % 2 ? 7 * row : row;
   }
 }
 
 // A segment of KT key tiles and QT query tiles for M stripes, once their states and v are there. Every instance does
 // the same to a column, whatever stands beside it. read() is called when v is not needed any more, nor the state but
 // for a fold.
-template <class Quad, int M, int KT, int QT, int kRoom, class Read>
+template <class Quad, int M, int KT, int QT, class Read>
 __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Unit& unit, const Segment& s,
-                                                const Place& at, const Values<M, kRoom>& v, Corrections<M>& corrections,
-                                                const Read& read) {
+                                                const Place& at, Corrections<M>& corrections, const Read& read) {
   Columns<M, KT, QT> d = {};
   project<Quad, M, KT, QT>(at, d);
-  if (p.append) append_values<M, KT>(p, unit, s, at, v);
-  residuals<M, KT, QT>(at, s.keys, v, d);
+  residuals<Quad, M, KT, QT>(at, s.keys, d);
   read();
   int bad[M][2];
   const bool contained = contain<M, KT, QT>(at.t, d, bad);
@@ -278,61 +251,64 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
       }
     }
   }
-  store_outputs<M, KT, QT>(p, unit.token + s.query, s.queries, at, d);
+  const int token = unit.token + s.query;
+  if (p.out_dtype == DType::bf16) {
+    store_outputs<DType::bf16, M, KT, QT>(p, token, s.queries, at, d);
+  } else if (p.out_dtype == DType::f16) {
+    store_outputs<DType::f16, M, KT, QT>(p, token, s.queries, at, d);
+  } else {
+    store_outputs<DType::f32, M, KT, QT>(p, token, s.queries, at, d);
+  }
 }
 
 }  // namespace consume
 
-// Rows of V of a tile, and tiles that a warp has of a head, one after the other.
-template <class Quad>
-constexpr int kTileRows = kTileBytes / (kHead * Quad::kBytes);
-template <class Quad>
-constexpr int kTiles = kHead / kWarps / kTileRows<Quad>;
-template <class Quad>
-constexpr int kStripes = kTileRows<Quad> / 16;
-// v of a tile's rows, of as many keys as a narrow segment has.
-template <class Quad>
-using TileValues = consume::Values<kStripes<Quad>, 2>;
-
-// Rows V and on of value head `head`, whose state comes to be in the warp's tile. tokens holds keys and queries,
-// `coefficients` what was prepared, v what was fetched for the first segment. next() is called when tile and v may be
-// filled anew.
+// Rows V and on of value head `head`, whose state is in the warp's tile and v of the first segment in its rows, as far
+// as each lane copied them. room holds what was prepared, `coefficients` that of the head. next() is called when tile
+// and rows may be filled anew.
 // kWide: segments of more than 8 window tokens may come.
 template <class Quad, bool kWide, class Next>
-__device__ __forceinline__ void consume_tile(const VerifyParams& p, const Unit& unit, const Segment* segments, int head,
-                                             int V, const char* tokens, const char* coefficients, uint32_t tile,
-                                             int lane, TileValues<Quad>& v, const Next& next) {
+__device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header& header, int head, int V,
+                                             const char* room, const char* coefficients, uint32_t tile,
+                                             uint32_t values, int lane, const Next& next) {
   constexpr int M = kStripes<Quad>;
+  const Unit& unit = header.unit;
   consume::Place at{.lane = lane, .g = lane / 4, .t = lane % 4, .head = head};
-  at.V = V + 2 * at.g, at.state = Quad::place(tile, lane);
+  at.V = V + 2 * at.g, at.state = Quad::place(tile, lane), at.values = ValueRows<Quad>::place(values, lane);
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++) {
-    const Segment& s = segments[i];
-    at.keys = {tokens + s.first * kKeyPitch, s.keys};
-    at.queries = {tokens + unit.queries() + s.query * kKeyPitch, s.queries};
+    const Segment& s = header.segments[i];
+    at.keys = {room + s.first * kKeyPitch, s.keys};
+    at.queries = {room + unit.queries() + s.query * kKeyPitch, s.queries};
     at.block = coefficients + s.block;
     const bool last = i + 1 == unit.segments;
-    if (i > 0) v.fetch(p, unit, at.head, s, at.V, at.t);
-    copy_wait<0>();
-    __syncwarp();  // the state is there, or what a fold made of it
+    if (i > 0) copy_wait<0>();
+    __syncwarp();  // state and v are there, or what a fold made of it
+    if (p.append) consume::append_values<Quad>(p, header, s, head, V, values, lane);
+    const auto read = [&] {
+      if (last && !s.update) {
+        next();
+      } else if (!last) {
+        __syncwarp();
+        fetch_values<Quad>(p, header, head, (&s)[1].first, (&s)[1].keys, V, values, lane);
+        copy_commit();
+      }
+    };
     consume::Corrections<M> corrections = {};
     const auto go = [&](auto kt, auto qt) {
-      consume::consume_segment<Quad, M, kt, qt>(p, unit, s, at, v, corrections, [&] {
-        if (last && !s.update) next();
-      });
+      consume::consume_segment<Quad, M, kt, qt>(p, unit, s, at, corrections, read);
     };
-    // Segments so long are not folded. Their v do not wait in registers, and stripes take turns where those are few.
+    // Segments so long are not folded, and their stripes take turns where registers are few.
     const auto go_long = [&](auto kt, auto qt) {
       constexpr int kAtOnce = kWide ? M : 1;
 #pragma unroll 1
       for (int m = 0; m < M; m += kAtOnce) {
         consume::Place here = at;
         here.V += 16 * m, here.state += 16 * m * kHead * Quad::kBytes;
-        consume::Values<kAtOnce, kt> values;
-        values.fetch(p, unit, at.head, s, here.V, at.t);
+        here.values = ValueRows<Quad>::stripe(at.values, m);
         consume::Corrections<kAtOnce> none;
-        consume::consume_segment<Quad, kAtOnce, kt, qt>(p, unit, s, here, values, none, [&] {
-          if (last && m + kAtOnce == M) next();
+        consume::consume_segment<Quad, kAtOnce, kt, qt>(p, unit, s, here, none, [&] {
+          if (m + kAtOnce == M) read();
         });
       }
     };

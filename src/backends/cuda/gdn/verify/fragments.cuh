@@ -46,11 +46,12 @@ __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_flo
 struct Fragment {
   uint32_t part[3];
 };
-__device__ __forceinline__ void store_fragment(char* fragment, int lane, float x0, float x1) {
-  uint32_t b[3];
-  split(x0, x1, b);
-  reinterpret_cast<uint2*>(fragment)[lane] = {b[0], b[1]};
-  reinterpret_cast<uint32_t*>(fragment + 256)[lane] = b[2];
+// What lanes (g, 0) to (g, 3) keep of it.
+__device__ __forceinline__ void store_fragment_row(char* fragment, int g, const uint32_t (&parts)[4][3]) {
+  uint4* const two = reinterpret_cast<uint4*>(fragment + g * 32);
+  two[0] = {parts[0][0], parts[0][1], parts[1][0], parts[1][1]};
+  two[1] = {parts[2][0], parts[2][1], parts[3][0], parts[3][1]};
+  *reinterpret_cast<uint4*>(fragment + 256 + g * 16) = {parts[0][2], parts[1][2], parts[2][2], parts[3][2]};
 }
 __device__ __forceinline__ Fragment load_fragment(const char* fragment, int lane) {
   const uint2 x = reinterpret_cast<const uint2*>(fragment)[lane];

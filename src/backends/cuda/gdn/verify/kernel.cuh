@@ -8,50 +8,68 @@ namespace deltaring::cuda {
 
 // The outputs of a row without a seat.
 __device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit& unit) {
+  const int words = kHead * static_cast<int>(p.out_dtype == DType::f32 ? 4 : 2) / 4;  // of a row
 #pragma unroll 1
-  for (int64_t i = threadIdx.x; i < int64_t{unit.heads} * unit.T * (kHead / 2); i += kVerifyThreads) {
-    const int token = static_cast<int>(i / (kHead / 2) % unit.T), head = static_cast<int>(i / (kHead / 2) / unit.T);
+  for (int64_t i = threadIdx.x; i < int64_t{unit.heads} * unit.T * words; i += kVerifyThreads) {
+    const int token = static_cast<int>(i / words % unit.T), head = static_cast<int>(i / words / unit.T);
     const int64_t at = token_at(unit.token + token, p.out_token, unit.head + head, p.out_head);
-    consume::store_output(p, at + 2 * (i % (kHead / 2)), 0, 0);
+    static_cast<uint32_t*>(p.out)[at * words / kHead + i % words] = 0;
   }
 }
 
-// Everything of a unit that has been cut. Shared memory: the warps' tiles; the header; the unit's room.
+// By one thread: the block's next part of its row.
+template <class Quad>
+__device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header) {
+  const int shares = (p.group + p.heads - 1) / p.heads, key_head = blockIdx.x / shares;
+  const int first = (blockIdx.x - key_head * shares) * p.heads;
+  if (header.part == p.first_part) header.row = relative(p, read_row(p, blockIdx.z, blockIdx.y));
+  const Unit unit = unit_of(p, header.row, header.part++, key_head, key_head * p.group + first,
+                            min(p.heads, p.group - first));
+  header.state = static_cast<const char*>(p.state) + ring_at(p.state_at, unit, unit.head, 0) * Quad::kBytes;
+  header.ring_v = p.record_v + unit.seat * p.v_at.outer, header.unit = unit;
+}
+
+// The warp's tile i: its rows of a head, one tile after the other, then of the next.
+template <class Quad>
+struct TileOf {
+  int head, row;  // of the unit; of the head
+  __device__ __forceinline__ TileOf(int i, int warp)
+      : head(i / kTiles<Quad>), row(warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>) {}
+};
+
+// Everything of a unit. The thread that knows the row cuts it while what it reads is on its way.
 template <class Quad, bool kWide>
-__device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit, const Segment* segments, char* tiles,
-                                         char* tokens) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+__device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, uint32_t tile, char* values,
+                                         int warp, int lane) {
+  const Unit& unit = header.unit;
+  char* const room = values + kWarps * p.values;
+  const uint32_t own_values = shared_address(values + warp * p.values);
   // What is needed first is asked for first.
   prepare::Gates gates{};
-  if (warp < min(unit.batch, unit.heads)) gates = prepare::fetch_gates(p, unit, unit.head + warp, lane);
+  if (warp < unit.heads) gates = prepare::fetch_gates(p, unit, unit.head + warp, lane);
+#pragma unroll 1
   for (int i = threadIdx.x / 16; i < unit.keys() + unit.T; i += kVerifyThreads / 16)
-    copy_async(shared_address(tokens + i * kKeyPitch + threadIdx.x % 16 * 16),
+    copy_async(shared_address(room + i * kKeyPitch + threadIdx.x % 16 * 16),
                token_row(p, unit, i) + threadIdx.x % 16 * 8);
   copy_commit();
-  const uint32_t tile = shared_address(tiles + warp * kTileBytes);
-  // Tiles of the warp: those of a head, then those of the next.
-  const auto head_of = [](int i) { return i / kTiles<Quad>; };
-  const auto row_of = [warp](int i) { return warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>; };
-  const auto state = [&](int i) {
-    return static_cast<const char*>(p.state) +
-           ring_at(p.state_at, unit, unit.head + head_of(i), row_of(i)) * Quad::kBytes;
-  };
   const int count = unit.heads * kTiles<Quad>;
-  TileValues<Quad> v;
   const auto fetch = [&](int i) {
     if (i < count) {
-      fetch_tile<Quad>(tile, state(i), lane);
-      v.fetch(p, unit, unit.head + head_of(i), segments[0], row_of(i) + lane / 4 * 2, lane % 4);
+      const TileOf<Quad> at(i, warp);
+      const int64_t from = wide_product(at.head, p.state_at.head) + at.row * kHead;
+      fetch_tile<Quad>(tile, header.state + from * Quad::kBytes, lane);
+      fetch_values<Quad>(p, header, unit.head + at.head, 0, unit.opening, at.row, own_values, lane);
     }
     copy_commit();
   };
   fetch(0);
+  if (threadIdx.x == 0) cut(p, header.unit, header.segments);
   copy_wait<1>();
-  __syncthreads();  // the tokens are there
+  __syncthreads();  // the tokens are there, and the segments
   int job = 0;
 #pragma unroll 1
-  for (int i = 0; i < unit.segments; i++) prepare::multiply(p, segments[i], unit, tokens, warp, lane, job);
-  if (p.append && warp == kWarps - 1 && unit.head % p.group == 0) prepare::append_keys(p, unit, tokens, lane);
+  for (int i = 0; i < unit.segments; i++) prepare::multiply(p, header.segments[i], unit, room, warp, lane, job);
+  if (p.append && warp == kWarps - 1 && unit.head % p.group == 0) prepare::append_keys(p, unit, room, lane);
 #pragma unroll 1
   for (int begin = 0; begin < unit.heads; begin += unit.batch) {
     const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
@@ -59,25 +77,30 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
       if (begin > 0) gates = prepare::fetch_gates(p, unit, own, lane);
       prepare::settle_gates(p, unit, own, gates, lane);
     }
+    if (unit.crowded) copy_wait<0>();
     __syncthreads();  // the dot products are there, and the heads before have been consumed
     if (warp < heads) {
-      auto& scratch = *reinterpret_cast<Scratch*>(tokens + unit.scratches(heads) + warp * p.scratch);
-      char* const coefficients = tokens + unit.coefficients + warp * unit.stride;
+      char* const scratches = unit.crowded ? values : room + unit.scratches(heads);
+      auto& scratch = *reinterpret_cast<Scratch*>(scratches + warp * unit.scratch);
+      char* const coefficients = room + unit.coefficients + warp * unit.stride;
 #pragma unroll 1
       for (int i = 0; i < unit.segments; i++) {
-        const Segment& s = segments[i];
-        prepare::prepare_segment(s, unit, tokens, gates, lane, scratch, coefficients + s.block);
+        const Segment& s = header.segments[i];
+        prepare::prepare_segment<kWide ? kKeyTiles : 3>(s, unit, room, gates, lane, scratch, coefficients + s.block);
       }
     }
     __syncthreads();
 #pragma unroll 1
     for (int i = begin * kTiles<Quad>; i < (begin + heads) * kTiles<Quad>; i++) {
-      const char* coefficients = tokens + unit.coefficients + (head_of(i) - begin) * unit.stride;
-      consume_tile<Quad, kWide>(p, unit, segments, unit.head + head_of(i), row_of(i), tokens, coefficients, tile, lane,
-                                v, [&] {
-                                  __syncwarp();
-                                  fetch(i + 1);
-                                });
+      const TileOf<Quad> at(i, warp);
+      const char* coefficients = room + unit.coefficients + (at.head - begin) * unit.stride;
+      if (unit.crowded)
+        fetch_values<Quad>(p, header, unit.head + at.head, 0, unit.opening, at.row, own_values, lane), copy_commit();
+      copy_wait<0>();
+      consume_tile<Quad, kWide>(p, header, unit.head + at.head, at.row, room, coefficients, tile, own_values, lane, [&] {
+        __syncwarp();
+        fetch(i + 1);
+      });
     }
   }
 }
@@ -85,29 +108,24 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, const Unit& unit
 template <class Quad, bool kWide>
 __global__ void __launch_bounds__(kVerifyThreads, resident_blocks(kWide))
     verify_kernel(const __grid_constant__ VerifyParams p) {
+  // The warps' tiles, what the block knows of its work, the warps' rows of v, the room.
   extern __shared__ __align__(1024) char tiles[];
   auto& header = *reinterpret_cast<Header*>(tiles + kWarps * kTileBytes);
-  char* const tokens = tiles + kWarps * kTileBytes + kHeaderBytes;
+  char* const values = tiles + kWarps * kTileBytes + kHeaderBytes;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   wait_for_previous();
   launch_dependents();
-  const int shares = (p.group + p.heads - 1) / p.heads, index = blockIdx.x / shares, Hk = p.Hv / p.group;
-  const int key_head = index % Hk, first = blockIdx.x % shares * p.heads;
-  if (threadIdx.x == 0) header.row = relative(p, read_row(p, index / Hk));
-#pragma unroll 1
-  for (int part = p.first_part; part < p.parts; part++) {
-    if (threadIdx.x == 0) {
-      Unit unit = unit_of(p, header.row, part, key_head, key_head * p.group + first, min(p.heads, p.group - first));
-      cut(p, unit, header.segments);
-      header.unit = unit;
-    }
+  if (threadIdx.x == 0) header.part = p.first_part;
+  for (;;) {
+    if (threadIdx.x == 0) begin_part<Quad>(p, header);
     __syncthreads();
-    const Unit& unit = header.unit;
-    if (unit.seat < 0) {
-      clear_outputs(p, unit);
-    } else if (unit.T > 0 || unit.folds > 0) {
-      run_unit<Quad, kWide>(p, unit, header.segments, tiles, tokens);
+    if (header.unit.opening > 0) {
+      run_unit<Quad, kWide>(p, header, shared_address(tiles + warp * kTileBytes), values, warp, lane);
+    } else if (header.unit.seat < 0) {
+      clear_outputs(p, header.unit);
     }
-    if (part + 1 < p.parts) __syncthreads();  // the next part overwrites what this one has read
+    if (header.part == p.parts) break;
+    __syncthreads();  // the next part overwrites what this one has read
   }
 }
 

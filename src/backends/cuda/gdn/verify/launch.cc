@@ -34,7 +34,8 @@ bool serves(const GdnState& s) {
 
 // What rows and state say; the tokens stay to be filled in.
 VerifyDesc desc_of(const Rows& rows, const GdnState& s, int64_t grain) {
-  return {.B = rows.count,
+  return {.layers = 1,
+          .B = rows.count,
           .T = 0,
           .Hk = s.record_k.shape[1],
           .Hv = s.checkpoint.shape[1],
@@ -63,8 +64,8 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .parts = plan.parts,
           .part_tokens = plan.part,
           .heads = plan.heads,
+          .values = plan.values,
           .room = plan.room,
-          .scratch = plan.scratch,
           .seats = small(s.checkpoint.shape[0] / layers),
           .Hv = small(s.checkpoint.shape[1]),
           .group = small(s.checkpoint.shape[1] / s.record_k.shape[1]),
@@ -105,7 +106,7 @@ VerifyPlan plan_verify(const GdnVerifyArgs& a, bool prefill, const DeviceLimits&
 
 VerifyPlan plan_fold(const GdnFoldArgs& a, const DeviceLimits& device) {
   VerifyDesc desc = desc_of(a.rows, a.state, a.grain);
-  desc.B *= a.layers;
+  desc.layers = a.layers;
   return plan_verify(desc, device);
 }
 

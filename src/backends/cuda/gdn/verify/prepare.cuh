@@ -4,10 +4,8 @@
 // D = (I + A)^-1 R with R_i = beta_i v_i - beta_i e^(G_i) r_i S k_i, which the state's owner computes. Here:
 //   outputs      o_c += sum_j P[c, j] R_j,  P = W (I + A)^-1,  W[c, j] = e^(G_c-G_j) scale r_j /|q_c| q_c.k_j (j <= c)
 //   corrections  U_i = e^(Gtotal-G_i) r_i D_i, which the fold adds as U k^T
-// P (I + A) = W is solved from the right, a row to each quad of lanes, so row c sees rows <= c of A and nothing later.
+// P (I + A) = W is solved from the right, a row a lane, so row c sees rows <= c of A and nothing later.
 // beta in [0, 1] and |k^| = 1 bound (I + A)^-1 by 1.
-//
-// Loops are rolled up: this code is long and runs once a head, where the instruction cache is what it waits for.
 #pragma once
 #include "backends/cuda/device/element.cuh"
 #include "backends/cuda/device/gates.cuh"
@@ -23,23 +21,6 @@ struct alignas(16) Scratch {
   float left[8 * kKeyTiles];  // beta / |k|
   float A[];                  // tiles [8, 8] of the lower triangle; zeros on the diagonal and above
 };
-
-// Where rows come from: keys in order of distance and behind them queries; values of a head. Selections, no branches.
-__device__ __forceinline__ const uint16_t* token_row(const VerifyParams& p, const Unit& unit, int row) {
-  const bool record = row < unit.records, query = row >= unit.keys();
-  const uint16_t* from = record  ? p.record_k + (unit.seat * p.k_at.outer + wide_product(unit.key_head, p.k_at.head))
-                         : query ? p.q + wide_product(unit.key_head, p.q_head)
-                                 : p.k + wide_product(unit.key_head, p.k_head);
-  const int at = record ? slot_of(p, unit, row) : unit.token + row - (query ? unit.keys() : unit.n);
-  return from + wide_product(at, record ? p.k_at.row : query ? p.q_token : p.k_token);
-}
-__device__ __forceinline__ const uint16_t* value_row(const VerifyParams& p, const Unit& unit, int head, int key) {
-  const bool record = key < unit.records;
-  const uint16_t* from = record ? p.record_v + (unit.seat * p.v_at.outer + wide_product(head, p.v_at.head))
-                                : p.v + wide_product(head, p.v_head);
-  const int at = record ? slot_of(p, unit, key) : unit.token + key - unit.n;
-  return from + wide_product(at, record ? p.v_at.row : p.v_token);
-}
 
 namespace prepare {
 
@@ -143,47 +124,6 @@ __device__ __forceinline__ float decay(double from, double to) {
   return y;
 }
 
-// Dot products with keys j and j+1, times factor r[j] e^(to - G_j).
-__device__ __forceinline__ float2 scaled(float2 x, float factor, double to, const float* r, int j, const Scratch& w) {
-  const double2 from = *reinterpret_cast<const double2*>(&w.G[j]);
-  return {factor * r[j] * decay(from.x, to) * x.x, factor * r[j + 1] * decay(from.y, to) * x.y};
-}
-
-// A from dot products: times left[i] r[j] e^(G_i - G_j), and zero where j is not before i.
-__device__ __forceinline__ void scale_keys(const float2* products, const float* r, int key_tiles, int lane,
-                                           Scratch& w) {
-  const int g = lane / 4, t = lane % 4;
-#pragma unroll 1
-  for (int a = 0; a < key_tiles; a++) {
-    const int i = 8 * a + g;
-#pragma unroll 1
-    for (int b = 0; b <= a; b++) {
-      const int j = 8 * b + 2 * t, tile = Segment::of_keys(a, b);
-      const float2 x = scaled(products[tile * 32 + lane], w.left[i], w.G[i], r, j, w);
-      reinterpret_cast<float2*>(w.A)[tile * 32 + lane] = {j < i ? x.x : 0, j + 1 < i ? x.y : 0};
-    }
-  }
-}
-
-// x (I + A) = x for the columns of key tile b and before, the last of them first. Lane (g, t) holds row g of 8 at
-// columns 8m+2t, 8m+2t+1; `last` is the last column that may be other than 0 in its row.
-template <int b>
-__device__ __forceinline__ void solve(float (&x)[2 * kKeyTiles], int last, int keys, const float* A, int lane) {
-#pragma unroll 1
-  for (int i = min(8 * b + 7, keys - 1); i >= 8 * b; i--) {
-    const float2* row = reinterpret_cast<const float2*>(A) + Segment::of_keys(b, 0) * 32 + i % 8 * 4 + lane % 4;
-    const float d = __shfl_sync(~0u, i % 2 ? x[2 * b + 1] : x[2 * b], (lane & ~3) | (i % 8 / 2));
-    const bool reached = i <= last;
-#pragma unroll
-    for (int m = 0; m <= b; m++) {
-      const float2 a = row[32 * m];
-      x[2 * m] = reached ? fmaf(-d, a.x, x[2 * m]) : x[2 * m];
-      x[2 * m + 1] = reached ? fmaf(-d, a.y, x[2 * m + 1]) : x[2 * m + 1];
-    }
-  }
-  if constexpr (b > 0) solve<b - 1>(x, last, keys, A, lane);
-}
-
 // Sums of the gates, and the coefficients of single tokens.
 __device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& gates, const float* r, const float* q,
                                                int lane, Scratch& w, Coefficients& out) {
@@ -200,41 +140,97 @@ __device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& ga
   if (lane == 0) out.total = decay(0, total);
 }
 
-// 8 rows of P from W's dot products, or of what makes corrections, as fragments a key tile, `stride` bytes apart: `row`
-// is the lane's, a query, or the key of the diagonal.
-template <bool kQueries>
-__device__ __forceinline__ void solve_rows(const Segment& s, int row, const float2* products, const float* r,
-                                           const float* q, char* fragments, int stride, int lane, const Scratch& w) {
-  const int kt = s.key_tiles(), t = lane % 4, last = kQueries ? s.window + row : row;
-  const float factor = kQueries ? q[row] : r[row] * decay(w.G[row], w.G[s.keys - 1]);
-  float x[2 * kKeyTiles];
-#pragma unroll
-  for (int b = 0; b < kKeyTiles; b++) {
-    const int j = 8 * b + 2 * t;
-    float2 pair{0, 0};
-    if (!kQueries) {
-      pair = {j == row ? factor : 0, j + 1 == row ? factor : 0};
-    } else if (b < kt) {
-      pair = scaled(products[b * 32 + lane], factor, w.G[last], r, j, w);
-      pair = {j <= last ? pair.x : 0, j < last ? pair.y : 0};
-    }
-    x[2 * b] = pair.x, x[2 * b + 1] = pair.y;
+// A and W from dot products, a tile at a time: times left[i] or q[c], r[j] and e^(G_i - G_j), and zero where key j is not
+// before key i or is behind query c. A goes to the scratch, W to where the fragments of P will be.
+__device__ __forceinline__ void scale(const Segment& s, const float2* products, const float* r, const float* q,
+                                      char* block, int lane, Scratch& w) {
+  const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
+  for (int a = 0, b = 0; a < kt + qt; products += 32) {
+    const bool query = a >= kt;
+    const int u = a - kt, row = 8 * (query ? u : a) + g, last = query ? s.window + row : row - 1, j = 8 * b + 2 * t;
+    const float factor = query ? q[row] : w.left[row];
+    const double to = w.G[query ? last : row];
+    const double2 from = *reinterpret_cast<const double2*>(&w.G[j]);
+    const float2 x = products[lane];
+    char* const tile = query ? block + s.outputs(b, u) : reinterpret_cast<char*>(w.A) + Segment::of_keys(a, b) * 256;
+    reinterpret_cast<float2*>(tile)[lane] = {j <= last ? factor * r[j] * decay(from.x, to) * x.x : 0,
+                                             j < last ? factor * r[j + 1] * decay(from.y, to) * x.y : 0};
+    if (++b == (query ? kt : a + 1)) a++, b = 0;
   }
-  solve<kKeyTiles - 1>(x, last, s.keys, w.A, lane);
+}
+
+// x (I + A) = x for the columns of key tile b and before, the last of them first, by a lane: x[last] is the last that
+// may be other than 0.
+template <int b>
+__device__ __forceinline__ void solve(float* x, int last, int key_tiles, const float* A) {
+  if (b < key_tiles) {
 #pragma unroll
-  for (int b = 0; b < kKeyTiles; b++) {
-    if (b < kt) store_fragment(fragments + b * stride, lane, x[2 * b], x[2 * b + 1]);
+    for (int i = 7; i >= 0; i--) {
+      const bool reached = 8 * b + i <= last;
+#pragma unroll
+      for (int j = 0; j < 8 * b + i; j += 4) {
+        const float4 a = *reinterpret_cast<const float4*>(A + (Segment::of_keys(b, j / 8) * 8 + i) * 8 + j % 8);
+        const float row[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          if (j + e < 8 * b + i && reached) x[j + e] = fmaf(-x[8 * b + i], row[e], x[j + e]);
+        }
+      }
+    }
+  }
+  if constexpr (b > 0) solve<b - 1>(x, last, key_tiles, A);
+}
+
+// P and Q of a segment from W and A, a row a lane: first queries, then keys, whose W is what a correction is scaled by,
+// on the diagonal. Each lane writes what the fragments have of its row.
+template <int kTiles>
+__device__ __forceinline__ void solve_rows(const Segment& s, const float* r, char* block, int lane, const Scratch& w) {
+  const int kt = s.key_tiles(), qt = s.query_tiles(), tile = lane / 8, g = lane % 8;
+  const bool query = tile < qt, key = !query && s.update && tile < qt + kt;
+  const int row = query ? lane : lane - 8 * qt, last = query ? s.window + row : key ? row : -1;
+  char* const fragments = block + (query ? s.outputs(0, tile) : s.corrections(0, tile - qt));
+  const int stride = (query ? qt : kt) * kFragment;
+  const float factor = key ? r[row] * decay(w.G[row], w.G[s.keys - 1]) : 0;
+  float x[8 * kTiles];
+#pragma unroll
+  for (int b = 0; b < kTiles; b++) {
+    float4 part[2] = {};
+    if (b < kt && query) {
+      const float4* from = reinterpret_cast<const float4*>(fragments + b * stride + g * 32);
+      part[0] = from[0], part[1] = from[1];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float four[4] = {part[half].x, part[half].y, part[half].z, part[half].w};
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int j = 8 * b + 4 * half + e;
+        x[j] = key && j == row ? factor : four[e];
+      }
+    }
+  }
+  __syncwarp();
+  solve<kTiles - 1>(x, last, kt, w.A);
+  if (!query && !key) return;
+#pragma unroll
+  for (int b = 0; b < kTiles; b++) {
+    if (b >= kt) break;
+    uint32_t parts[4][3];
+#pragma unroll
+    for (int t = 0; t < 4; t++) split(x[8 * b + 2 * t], x[8 * b + 2 * t + 1], parts[t]);
+    store_fragment_row(fragments + b * stride, g, parts);
   }
 }
 
 // Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
-// norms from those of tokens with themselves. All warps of the block share the work: `job` counts it over segments.
-__device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const Unit& unit, char* tokens,
+// norms from those of tokens with themselves. All warps of the block share the work, the last first, who have no head to
+// settle: `job` counts it over segments.
+__device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const Unit& unit, char* room,
                                          int warp, int lane, int& job) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
-  const char *keys = tokens + s.first * kKeyPitch, *queries = tokens + unit.queries() + s.query * kKeyPitch;
-  auto& norms = *reinterpret_cast<Norms*>(tokens + unit.norms());
-  float2* const products = reinterpret_cast<float2*>(tokens + s.products);
+  const char *keys = room + s.first * kKeyPitch, *queries = room + unit.queries() + s.query * kKeyPitch;
+  auto& norms = *reinterpret_cast<Norms*>(room + unit.norms());
+  float2* const products = reinterpret_cast<float2*>(room + s.products);
   const auto tile = [&](int b) { return b < kt ? rows_of(keys, s.keys, b) : rows_of(queries, s.queries, b - kt); };
   // Of a product of the tile with itself: that of the lane's row with itself.
   const auto norm = [&](float even, float odd) {
@@ -255,7 +251,7 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
     const int next = min(b + 1, kt + qt - 1);
 #pragma unroll 1
     for (int column = 0; column < min(b + 2, kt); column++) {
-      if (job++ % kWarps != warp) continue;
+      if (job++ % kWarps != kWarps - 1 - warp) continue;
       float d[4];
       dots(rows_place(tile(b), tile(next), lane), columns_place(tile(column), lane), d);
       put(b, column, {d[0], d[1]});
@@ -264,7 +260,7 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
   }
 #pragma unroll 1
   for (int u = 0; u < qt; u++) {
-    if (job++ % kWarps != warp) continue;
+    if (job++ % kWarps != kWarps - 1 - warp) continue;
     float d[4];
     dots(rows_place(tile(kt + u), tile(kt + u), lane), columns_place(tile(kt + u), lane), d);
     if (t == g / 2 && 8 * u + g < s.queries) norms.q[s.query + 8 * u + g] = p.scale * norm(d[0], d[1]);
@@ -272,22 +268,15 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
 }
 
 // A segment of a head, by a warp, once the dot products are there.
-__device__ __forceinline__ void prepare_segment(const Segment& s, const Unit& unit, const char* tokens,
+template <int kTiles>
+__device__ __forceinline__ void prepare_segment(const Segment& s, const Unit& unit, const char* room,
                                                 const Gates& gates, int lane, Scratch& w, char* block) {
-  const auto& norms = *reinterpret_cast<const Norms*>(tokens + unit.norms());
+  const auto& norms = *reinterpret_cast<const Norms*>(room + unit.norms());
   const float *r = norms.r + s.first, *q = norms.q + s.query;
-  const float2* products = reinterpret_cast<const float2*>(tokens + s.products);
-  const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4;
   prepare_tokens(s, gates, r, q, lane, w, *reinterpret_cast<Coefficients*>(block));
-  scale_keys(products, r, kt, lane, w);
+  scale(s, reinterpret_cast<const float2*>(room + s.products), r, q, block, lane, w);
   __syncwarp();
-#pragma unroll 1
-  for (int u = 0; u < qt; u++)
-    solve_rows<true>(s, 8 * u + g, products + s.of_queries(u, 0) * 32, r, q, block + s.outputs(0, u), qt * kFragment,
-                     lane, w);
-#pragma unroll 1
-  for (int u = 0; s.update && u < kt; u++)
-    solve_rows<false>(s, 8 * u + g, nullptr, r, q, block + s.corrections(0, u), kt * kFragment, lane, w);
+  solve_rows<kTiles>(s, r, block, lane, w);
   __syncwarp();
 }
 

@@ -106,4 +106,38 @@ __device__ __forceinline__ void store_tile(uint32_t tile, char* to, int lane) {
     *reinterpret_cast<uint4*>(to + at) = load_piece((tile ^ swizzle<Quad>(at) ^ at) + at);
 }
 
+// Rows of V of a tile, tiles that a warp has of a head, one after the other, and stripes of sixteen rows of a tile.
+template <class Quad>
+constexpr int kTileRows = kTileBytes / (kHead * Quad::kBytes);
+template <class Quad>
+constexpr int kTiles = kHead / kWarps / kTileRows<Quad>;
+template <class Quad>
+constexpr int kStripes = kTileRows<Quad> / 16;
+
+// v of a tile's rows in shared memory: a row a key, in pieces of 16 bytes that change places from one pair of keys to the
+// next.
+template <class Quad>
+struct ValueRows {
+  static constexpr int kPitch = 2 * kTileRows<Quad>, kPieces = kPitch / 16;
+  // Bytes from the first row.
+  __device__ static uint32_t at(int key, int piece) { return key * kPitch + ((piece ^ key / 2 % kPieces) << 4); }
+  // What lane (g, t) has of key 2t: rows 2g and 2g+1 of the first stripe; whole tiles of keys further on are the same.
+  __device__ static uint32_t place(uint32_t rows, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    return rows + at(2 * t, g / 4) + g % 4 * 4;
+  }
+  __device__ static uint32_t stripe(uint32_t place, int m) { return place ^ m << 5; }
+};
+
+// Of keys [first, first + keys) of a value head, a warp's rows from V on; they are there when their group of copies is.
+template <class Quad>
+__device__ __forceinline__ void fetch_values(const VerifyParams& p, const Header& header, int head, int first, int keys,
+                                             int V, uint32_t rows, int lane) {
+  using Rows = ValueRows<Quad>;
+  const int piece = lane % Rows::kPieces;
+#pragma unroll 1
+  for (int key = lane / Rows::kPieces; key < keys; key += 32 / Rows::kPieces)
+    copy_async(rows + Rows::at(key, piece), value_row(p, header, head, first + key) + V + piece * 8);
+}
+
 }  // namespace deltaring::cuda

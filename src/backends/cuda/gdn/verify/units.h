@@ -38,7 +38,7 @@ struct Segment {
   int update, store;   // is the state folded behind it, and stored?
   int window;          // its first window key, counted within it
   int block;           // bytes from a head's coefficients to the segment's
-  int products;        // bytes from the unit's tokens to the dot products of its keys and queries with its keys
+  int products;        // bytes from the room to the dot products of its keys and queries with its keys
 
   constexpr int key_tiles() const { return (keys + 7) / 8; }
   constexpr int query_tiles() const { return (queries + 7) / 8; }
@@ -65,16 +65,20 @@ struct Unit {
   int32_t T, n;          // window tokens, keys before them
   int32_t records;       // of those n in the ring; what follows them is a token of the row already
   int32_t slot;          // of the first record
-  int32_t segments;      // 0: nothing is read for it
-  int32_t coefficients;  // bytes from the tokens to the first head's; and of one head's
+  int32_t opening;       // keys of the first segment; 0: nothing is read for the unit
+  int32_t segments;      // once it has been cut, as what follows
+  int32_t coefficients;  // bytes from the room to the first head's; and of one head's
   int32_t stride;
   int32_t folds;  // fold_to - folded
-  int32_t batch;  // heads that are prepared at a time
+  int32_t batch;  // heads that are prepared at a time, and bytes of the scratch of each
+  int32_t scratch;
+  int32_t crowded;  // one head at a time, whose scratch lies where v is, which is fetched again
 
   constexpr int keys() const { return n + T; }
-  constexpr int queries() const { return keys() * kKeyPitch; }      // bytes from the tokens to the first query
+  constexpr int queries() const { return keys() * kKeyPitch; }      // bytes from the room to the first query
   constexpr int norms() const { return (keys() + T) * kKeyPitch; }  // and to the norms
   constexpr int scratches(int count) const { return coefficients + count * stride; }
+  constexpr int end(int count) const { return scratches(count) + count * scratch; }
 };
 
 // What the row arrays say of a row, before anything is made of it.
@@ -83,9 +87,8 @@ struct RawRow {
   int64_t first, folded, fold_to;
   int32_t layer_at = 0;  // where the seats of its layer begin
 };
-// Row `index` of the launch: of all layers, one behind the other.
-constexpr RawRow read_row(const VerifyParams& p, int index) {
-  const int layer = index / p.rows, b = index - layer * p.rows;
+// Row b for a layer.
+constexpr RawRow read_row(const VerifyParams& p, int layer, int b) {
   RawRow row{.seat = p.seat[b], .first = p.first[b], .folded = p.folded[b], .fold_to = p.fold_to[b]};
   row.layer_at = layer * p.seats;
   if (p.start) row.start = p.start[b], row.end = p.start[b + 1];
@@ -119,23 +122,37 @@ constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
 struct Header {
   Unit unit;
   RelativeRow row;
+  int32_t part;      // of the row, the next one
+  const char* state;  // of the unit's first value head
+  uint16_t* ring_v;   // records of its seat
   Segment segments[kSegments];
 };
+
+// The key behind the segment that begins with `first`.
+constexpr int end_of_segment(const VerifyParams& p, const Unit& unit, int first) {
+  const int F = 1 << p.log2_F, all = unit.keys();
+  return first < (unit.n & -F) || p.exact ? std::min((first & -F) + F, all) : all;
+}
 
 // A part of a row. It starts by folding the whole grains before it, up to fold_to, so that its keys are few; a prefill
 // starts with a part of no tokens, -1, and ends with another.
 constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, int key_head, int head, int heads) {
+  const auto opened = [&](Unit unit) {
+    if (unit.T > 0 || unit.folds > 0) unit.opening = end_of_segment(p, unit, 0);
+    return unit;
+  };
   if (p.parts - p.first_part == 1) {  // all of it
-    return {.seat = row.seat,
-            .key_head = key_head,
-            .head = head,
-            .heads = heads,
-            .token = row.start,
-            .T = row.length,
-            .n = row.n,
-            .records = row.n,
-            .slot = row.slot,
-            .folds = row.fold};
+    const Unit all{.seat = row.seat,
+                   .key_head = key_head,
+                   .head = head,
+                   .heads = heads,
+                   .token = row.start,
+                   .T = row.length,
+                   .n = row.n,
+                   .records = row.n,
+                   .slot = row.slot,
+                   .folds = row.fold};
+    return row.seat < 0 ? all : opened(all);
   }
   const int from = part * p.part_tokens, begin = std::max(0, std::min(from, row.length)),
             until = std::max(0, std::min(from + p.part_tokens, row.length));
@@ -153,27 +170,28 @@ constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, 
   const int folded = part == p.first_part ? 0 : checkpoint_at(from - p.part_tokens);
   unit.n = row.n + begin - folded, unit.records = std::max(row.n - folded, 0);
   unit.slot = (row.slot + folded) & (p.R - 1), unit.folds = checkpoint_at(from) - folded;
-  return unit;
+  return opened(unit);
 }
 
-// Cuts the unit into segments.
+// Cuts the unit into segments and gives everything its place.
 constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
-  if (unit.seat < 0) return;
-  const int F = 1 << p.log2_F, due = unit.n & -F, all = unit.keys();
+  if (unit.opening == 0) return;
+  const int due = unit.n & -(1 << p.log2_F), all = unit.keys();
   unit.coefficients = unit.norms() + static_cast<int>(sizeof(Norms));
   for (int first = 0, end; first < (unit.T > 0 ? all : unit.folds); first = end) {
     const bool record = first < due;
-    end = record || p.exact ? std::min((first & -F) + F, all) : all;
+    end = end_of_segment(p, unit, first);
     const int window = std::max(first, unit.n);
     Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = std::max(end - window, 0)};
     s.update = record || end < all, s.store = record && end == unit.folds;
     s.window = window - first, s.block = unit.stride, s.products = unit.coefficients;
     segments[unit.segments++] = s;
     unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
+    unit.scratch = std::max(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kTileOfProducts);
   }
-  const int together = unit.heads < kWarps ? unit.heads : kWarps, head = unit.stride + p.scratch;
+  const int together = unit.heads < kWarps ? unit.heads : kWarps, head = unit.stride + unit.scratch;
   const int fit = head > 0 ? (p.room - unit.coefficients) / head : 1;
-  unit.batch = fit < 1 ? 1 : fit < together ? fit : together;
+  unit.crowded = fit < 1, unit.batch = fit < 1 ? 1 : fit < together ? fit : together;
 }
 
 // The ring slot of a key.
@@ -195,6 +213,23 @@ constexpr int64_t ring_at(const Strides& s, const Unit& unit, int head, int slot
 // Of an element of [tokens, heads, ...].
 constexpr int64_t token_at(int token, int32_t token_stride, int head, int32_t head_stride) {
   return wide_product(token, token_stride) + wide_product(head, head_stride);
+}
+
+// Where rows come from: keys in order of distance and behind them queries; values of a head. Selections, no branches.
+constexpr const uint16_t* token_row(const VerifyParams& p, const Unit& unit, int row) {
+  const bool record = row < unit.records, query = row >= unit.keys();
+  const uint16_t* from = record  ? p.record_k + (unit.seat * p.k_at.outer + wide_product(unit.key_head, p.k_at.head))
+                         : query ? p.q + wide_product(unit.key_head, p.q_head)
+                                 : p.k + wide_product(unit.key_head, p.k_head);
+  const int at = record ? slot_of(p, unit, row) : unit.token + row - (query ? unit.keys() : unit.n);
+  return from + wide_product(at, record ? p.k_at.row : query ? p.q_token : p.k_token);
+}
+constexpr const uint16_t* value_row(const VerifyParams& p, const Header& header, int head, int key) {
+  const Unit& unit = header.unit;
+  const bool record = key < unit.records;
+  const uint16_t* from = (record ? header.ring_v : p.v) + wide_product(head, record ? p.v_at.head : p.v_head);
+  const int at = record ? slot_of(p, unit, key) : unit.token + key - unit.n;
+  return from + wide_product(at, record ? p.v_at.row : p.v_token);
 }
 
 }  // namespace deltaring::cuda
