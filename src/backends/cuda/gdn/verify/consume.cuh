@@ -276,7 +276,7 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
   consume::Place at{.lane = lane, .g = lane / 4, .t = lane % 4, .head = head};
   at.V = V + 2 * at.g, at.state = Quad::place(tile, lane), at.values = ValueRows<Quad>::place(values, lane);
 #pragma unroll 1
-  for (int i = 0; i < unit.segments; i++) {
+  for (int i = 0;; i++) {
     const Segment& s = header.segments[i];
     at.keys = {room + s.first * kKeyPitch, s.keys};
     at.queries = {room + unit.queries() + s.query * kKeyPitch, s.queries};
@@ -298,65 +298,55 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
     const auto go = [&](auto kt, auto qt) {
       consume::consume_segment<Quad, M, kt, qt>(p, unit, s, at, corrections, read);
     };
-    // Segments so long are not folded, and their stripes take turns where registers are few.
+    // Segments so long are not folded, and their stripes take turns: registers are few.
     const auto go_long = [&](auto kt, auto qt) {
-      constexpr int kAtOnce = kWide ? M : 1;
 #pragma unroll 1
-      for (int m = 0; m < M; m += kAtOnce) {
+      for (int m = 0; m < M; m++) {
         consume::Place here = at;
         here.V += 16 * m, here.state += 16 * m * kHead * Quad::kBytes;
         here.values = ValueRows<Quad>::stripe(at.values, m);
-        consume::Corrections<kAtOnce> none;
-        consume::consume_segment<Quad, kAtOnce, kt, qt>(p, unit, s, here, none, [&] {
-          if (m + kAtOnce == M) read();
+        consume::Corrections<1> none;
+        consume::consume_segment<Quad, 1, kt, qt>(p, unit, s, here, none, [&] {
+          if (m + 1 == M) read();
         });
       }
     };
     using std::integral_constant;
     const int shape = 4 * s.key_tiles() + s.query_tiles();
-    // The plan's `wide` says which of these there can be.
-    switch (shape) {
-      case 4:
-        go(integral_constant<int, 1>(), integral_constant<int, 0>());
-        break;
-      case 5:
-        go(integral_constant<int, 1>(), integral_constant<int, 1>());
-        break;
-      case 8:
-        go(integral_constant<int, 2>(), integral_constant<int, 0>());
-        break;
-      case 9:
-        go(integral_constant<int, 2>(), integral_constant<int, 1>());
-        break;
-      case 13:
-        go_long(integral_constant<int, 3>(), integral_constant<int, 1>());
-        break;
-    }
-    if constexpr (kWide) {
-      switch (shape) {
-        case 10:
-          go(integral_constant<int, 2>(), integral_constant<int, 2>());
-          break;
-        case 14:
-          go_long(integral_constant<int, 3>(), integral_constant<int, 2>());
-          break;
-        case 18:
-          go_long(integral_constant<int, 4>(), integral_constant<int, 2>());
-          break;
+    // The plan's `wide` says which of these there can be. No jump table: it waits for memory.
+    if (shape == 5) {
+      go(integral_constant<int, 1>(), integral_constant<int, 1>());
+    } else if (shape == 9) {
+      go(integral_constant<int, 2>(), integral_constant<int, 1>());
+    } else if (shape == 4) {
+      go(integral_constant<int, 1>(), integral_constant<int, 0>());
+    } else if (shape == 8) {
+      go(integral_constant<int, 2>(), integral_constant<int, 0>());
+    } else if (shape == 13) {
+      go_long(integral_constant<int, 3>(), integral_constant<int, 1>());
+    } else if constexpr (kWide) {
+      if (shape == 10) {
+        go(integral_constant<int, 2>(), integral_constant<int, 2>());
+      } else if (shape == 14) {
+        go_long(integral_constant<int, 3>(), integral_constant<int, 2>());
+      } else {
+        go_long(integral_constant<int, 4>(), integral_constant<int, 2>());
       }
     }
-    if (!s.update) continue;
-    if (s.key_tiles() == 1) {
-      consume::fold<Quad, M, 1>(corrections, at);
-    } else {
-      consume::fold<Quad, M, 2>(corrections, at);
+    if (s.update) {
+      if (s.key_tiles() == 1) {
+        consume::fold<Quad, M, 1>(corrections, at);
+      } else {
+        consume::fold<Quad, M, 2>(corrections, at);
+      }
+      __syncwarp();
+      if (s.store) {
+        char* const stored = static_cast<char*>(p.state) + ring_at(p.state_at, unit, at.head, V) * Quad::kBytes;
+        store_tile<Quad>(tile, stored, lane);
+      }
+      if (last) next();
     }
-    __syncwarp();
-    if (s.store) {
-      char* const stored = static_cast<char*>(p.state) + ring_at(p.state_at, unit, at.head, V) * Quad::kBytes;
-      store_tile<Quad>(tile, stored, lane);
-    }
-    if (last) next();
+    if (last) break;
   }
 }
 
