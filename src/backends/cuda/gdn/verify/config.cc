@@ -29,7 +29,7 @@ Unit unit_of(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t head
 }
 
 // What a block needs besides states and v: room for one head of the largest part of T tokens, without its scratch where
-// there are more records than a step that folds what is due leaves; and for so many heads together where nothing is due.
+// there are more records than a step that folds what is due leaves; and for so many heads together of others.
 struct Needs {
   int least, together;
 };
@@ -41,8 +41,9 @@ Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
     for (const int64_t tokens : {std::min(T, keys - n), int64_t{0}}) {
       const Unit unit = unit_of(d, tokens, exact, n, heads);
       if (unit.segments == 0) continue;
-      needs.least = std::max(needs.least, n < d.F + T ? unit.end(1) : unit.scratches(1));
-      if (n < d.F) needs.together = std::max(needs.together, unit.end(static_cast<int>(heads)));
+      const bool usual = n < d.F + T;
+      needs.least = std::max(needs.least, usual ? unit.end(1) : unit.scratches(1));
+      if (usual) needs.together = std::max(needs.together, unit.end(static_cast<int>(heads)));
     }
   }
   return {aligned(needs.least), aligned(std::max(needs.least, needs.together))};

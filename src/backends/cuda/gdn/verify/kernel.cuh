@@ -43,7 +43,7 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
                                          int warp, int lane) {
   const Unit& unit = header.unit;
   char* const room = values + kWarps * p.values;
-  const uint32_t own_values = shared_address(values + warp * p.values);
+  uint32_t own_values = shared_address(values + warp * p.values);
   // What is needed first is asked for first.
   prepare::Gates gates{};
   if (warp < unit.heads) gates = prepare::fetch_gates(p, unit, unit.head + warp, lane);
@@ -93,6 +93,8 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
 #pragma unroll 1
     for (int i = begin * kTiles<Quad>; i < (begin + heads) * kTiles<Quad>; i++) {
       const TileOf<Quad> at(i, warp);
+      // Else every address in the tile has a register of its own, all through the unit.
+      if constexpr (!kWide) asm volatile("" : "+r"(tile), "+r"(own_values));
       const char* coefficients = room + unit.coefficients + (at.head - begin) * unit.stride;
       if (unit.crowded)
         fetch_values<Quad>(p, header, unit.head + at.head, 0, unit.opening, at.row, own_values, lane), copy_commit();
