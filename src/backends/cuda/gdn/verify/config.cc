@@ -92,7 +92,8 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   // Plans blocks of so many heads. Several of them share a multiprocessor: as many as registers allow and the room of
   // one head; heads that do not fit together where much is due are prepared in turns.
   const auto take = [&](int64_t heads) {
-    plan.heads = static_cast<int>(heads), plan.blocks = d.layers * d.B * d.Hk * ((group + heads - 1) / heads);
+    plan.heads = static_cast<int>(heads), plan.shares = static_cast<int>((group + heads - 1) / heads);
+    plan.blocks = d.layers * d.B * d.Hk * plan.shares;
     const Needs needs = needs_of(d, T, exact, heads);
     const int fixed = kWarps * (kTileBytes + plan.values) + kHeaderBytes;
     int resident = resident_blocks(plan.wide), room = 0;

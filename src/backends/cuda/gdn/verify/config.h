@@ -36,6 +36,7 @@ struct VerifyPlan {
   int parts = 1;
   bool wide = false;  // segments of more than 8 window tokens
   int heads = 0;      // value heads of a block
+  int shares = 0;     // blocks of a key head
   int64_t layers = 1;
   int64_t blocks = 0;       // of all rows and layers
   int shared = 0;           // bytes, dynamic

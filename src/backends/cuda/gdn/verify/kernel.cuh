@@ -20,9 +20,9 @@ __device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit&
 // By one thread: the block's next part of its row.
 template <class Quad>
 __device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header) {
-  const int shares = (p.group + p.heads - 1) / p.heads, key_head = blockIdx.x / shares;
-  const int first = (blockIdx.x - key_head * shares) * p.heads;
   if (header.part == p.first_part) header.row = relative(p, read_row(p, blockIdx.z, blockIdx.y));
+  const int key_head = p.shares == 1 ? blockIdx.x : blockIdx.x / p.shares;
+  const int first = (blockIdx.x - key_head * p.shares) * p.heads;
   const Unit unit = unit_of(p, header.row, header.part++, key_head, key_head * p.group + first,
                             min(p.heads, p.group - first));
   header.state = static_cast<const char*>(p.state) + ring_at(p.state_at, unit, unit.head, 0) * Quad::kBytes;

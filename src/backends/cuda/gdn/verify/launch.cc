@@ -64,6 +64,7 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .parts = plan.parts,
           .part_tokens = plan.part,
           .heads = plan.heads,
+          .shares = plan.shares,
           .values = plan.values,
           .room = plan.room,
           .seats = small(s.checkpoint.shape[0] / layers),
