@@ -116,7 +116,7 @@ class Arguments {
     for (const DLTensor*& one : all) one = tensor();
     return all;
   }
-  deltaring_rows rows() { return {tensor(), tensor(), tensor(), tensor(), tensor(), int32()}; }
+  deltaring_rows rows() { return {tensor(), tensor(), tensor(), tensor(), tensor(), tensor(), int32()}; }
   deltaring_gdn_state state() { return {tensor(), tensor(), tensor(), tensor(), tensor()}; }
 
  private:

@@ -124,13 +124,17 @@ StepRows Layer::rows(int64_t n, int64_t folds) const {
 }
 
 Rows Layer::upload(const StepRows& rows) {
+  std::vector<int32_t> order(rows.seat.size());  // as a commit leaves it
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_partition(order.begin(), order.end(), [&](int32_t b) { return rows.fold_to[b] > rows.folded[b]; });
   return {.count = static_cast<int32_t>(shape_.B),
           .longest = static_cast<int32_t>(shape_.T),
           .start = up(rows.start),
           .seat = up(rows.seat),
           .first = up(rows.first),
           .folded = up(rows.folded),
-          .fold_to = up(rows.fold_to)};
+          .fold_to = up(rows.fold_to),
+          .order = up(order)};
 }
 
 View<3> Layer::heads(int64_t first, int64_t count) const {
@@ -197,6 +201,7 @@ CommitArgs Layer::commit(const StepRows& rows, const int32_t* kept, int64_t grai
           .first = up(rows.first),
           .folded = up(rows.folded),
           .fold_to = up(rows.fold_to),
+          .order = up(rows.seat),
           .F = grain,
           .policy = policy};
 }

@@ -67,6 +67,8 @@ typedef struct {
   const DLTensor* first;   /* [B] int64: the cursor's pos */
   const DLTensor* folded;  /* [B] int64: the cursor's folded; gdn only */
   const DLTensor* fold_to; /* [B] int64: where the checkpoint shall stand afterwards; gdn only */
+  const DLTensor* order;   /* [B] int32 or NULL: the turns in which rows are begun, a permutation. No result depends on it;
+                              with those that fold first, as deltaring_commit leaves it, large batches end sooner */
   int32_t longest;         /* at least the tokens of every row; 0 = all tokens. Launches on a device are sized by it */
 } deltaring_rows;
 
@@ -138,7 +140,7 @@ typedef struct {
 } deltaring_snapshot_commit_args;
 
 typedef struct {
-  deltaring_rows rows;  /* seat; first, folded and fold_to are moved; start unused */
+  deltaring_rows rows;  /* seat; first, folded and fold_to are moved, order is written; start unused */
   const DLTensor* kept; /* [B] int32, contiguous: acc, anchor + accepted drafts, or 0 when the row is cancelled */
   int64_t F;            /* fold grain, 8 or 16 */
   int32_t policy;       /* deltaring_fold_policy */

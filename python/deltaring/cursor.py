@@ -31,9 +31,9 @@ def commit(rows: Rows, kept: Tensor, *, F: int = 8, policy: str = "grid", stream
     """Keeps the first tokens of each row's window: one call a step for all layers. Rejected tokens need nothing.
 
     Moves the arrays of rows with a seat in place: folded = fold_to, first += kept, fold_to = plan_fold(first, F). Then
-    they are the rows of the next step.
+    they are the rows of the next step. With an order, that becomes the rows that fold in it and behind them the others.
 
-    rows: seat, first, folded, fold_to are used
+    rows: seat, first, folded, fold_to and order are used
     kept: [B] int32, anchor + accepted drafts, or 0 when the row is cancelled
     Raises DeltaringError, and nothing has moved, for a negative kept or cursors that do not ascend; on a device, where
     the host cannot look, such a row stays as it is.

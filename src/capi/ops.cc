@@ -21,7 +21,8 @@ Rows rows_of(const deltaring_rows& rows, int64_t tokens, const Tensors& in) {
           .seat = in.int32s("rows.seat [B]", rows.seat, B),
           .first = in.int64s("rows.first [B]", rows.first, B),
           .folded = in.int64s("rows.folded [B]", rows.folded, B),
-          .fold_to = in.int64s("rows.fold_to [B]", rows.fold_to, B)};
+          .fold_to = in.int64s("rows.fold_to [B]", rows.fold_to, B),
+          .order = in.int32s("rows.order [B]", rows.order, B)};
 }
 
 // Gates of the shape that the raw a has.
@@ -82,6 +83,7 @@ CommitArgs commit_args(const deltaring_commit_args& c, const Tensors& in) {
           .first = in.int64s("rows.first [B]", c.rows.first, B),
           .folded = in.int64s("rows.folded [B]", c.rows.folded, B),
           .fold_to = in.int64s("rows.fold_to [B]", c.rows.fold_to, B),
+          .order = in.int32s("rows.order [B]", c.rows.order, B),
           .F = c.F,
           .policy = capi::policy_of(c.policy)};
 }

@@ -1,5 +1,8 @@
 #include "ops/commit.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "base/error.h"
 #include "ops/rows.h"
 
@@ -23,6 +26,15 @@ void check(const CommitArgs& a) {
           "commit: row {}: folded {} and fold_to {} do not ascend from 0 to first + kept = {}", b, a.folded[b],
           a.fold_to[b], end);
   }
+}
+
+void commit_rows(const CommitArgs& a) {
+  for (int32_t b = 0; b < a.count; b++) {
+    if (a.seat[b] >= 0) move_cursor(a, b);
+  }
+  if (!a.order) return;
+  std::iota(a.order, a.order + a.count, 0);
+  std::stable_partition(a.order, a.order + a.count, [&](int32_t b) { return folds_next(a, b); });
 }
 
 }  // namespace deltaring

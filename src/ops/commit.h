@@ -16,6 +16,7 @@ struct CommitArgs {
   int64_t* first = nullptr;       // [B] pos
   int64_t* folded = nullptr;      // [B]
   int64_t* fold_to = nullptr;     // [B] where the verify left the checkpoint; folded <= fold_to <= first + kept
+  int32_t* order = nullptr;       // [B] or null: becomes Rows::order, the rows that fold next and behind them the others
   int64_t F = 8;                  // grain of plan_fold: 8 or 16
   FoldPolicy policy = FoldPolicy::grid;
 };
@@ -25,6 +26,12 @@ constexpr void move_cursor(const CommitArgs& a, int32_t b) {
   const Cursor moved = commit({.folded = a.folded[b], .pos = a.first[b]}, a.fold_to[b], a.kept[b]);
   a.first[b] = moved.pos, a.folded[b] = moved.folded, a.fold_to[b] = plan_fold(moved, a.F, a.policy);
 }
+
+// Of a row that has moved: does its next verify fold?
+constexpr bool folds_next(const CommitArgs& a, int32_t b) { return a.seat[b] >= 0 && a.fold_to[b] > a.folded[b]; }
+
+// What the op does on the host, once the arguments have been checked.
+void commit_rows(const CommitArgs& args);
 
 // Throw Error(invalid_argument) naming the argument; check_pointers looks at nothing behind a pointer.
 void check_pointers(const CommitArgs& args);

@@ -20,6 +20,9 @@ struct Rows {
   const int64_t* first = nullptr;    // [B] position of the row's first token = its cursor's pos
   const int64_t* folded = nullptr;   // [B] the cursor's folded; gdn only
   const int64_t* fold_to = nullptr;  // [B] where the checkpoint shall stand afterwards, folded <= fold_to; gdn only
+  // [B] or null: the turns in which rows are begun where not all of them run at once, a permutation. Where those that
+  // fold come first, the last ones are short. No result depends on it.
+  const int32_t* order = nullptr;
 
   int32_t tokens() const { return count ? start[count] : 0; }
   int32_t length(int32_t b) const { return start[b + 1] - start[b]; }

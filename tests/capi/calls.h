@@ -81,6 +81,7 @@ struct World {
     add("rows.start", {B + 1}, kI32).set<int32_t>({0, 3, 5});
     add("rows.seat", {B}, kI32).set<int32_t>({1, 0});
     for (const char* name : {"rows.first", "rows.folded", "rows.fold_to"}) add(name, {B}, kI64);
+    add("rows.order", {B}, kI32).set<int32_t>({1, 0});
     tensors["rows.first"].set<int64_t>({5, 5});
     add("kept", {B}, kI32).set<int32_t>({1, 2});
     for (const char* name : {"q", "k"}) add(name, {tokens, Hk, K}).normal(rng);
@@ -104,7 +105,8 @@ struct World {
 
   deltaring_rows rows() {
     World& w = *this;
-    return {w["rows.start"], w["rows.seat"], w["rows.first"], w["rows.folded"], w["rows.fold_to"], 0};
+    return {w["rows.start"], w["rows.seat"], w["rows.first"], w["rows.folded"], w["rows.fold_to"],
+            w["rows.order"], 0};
   }
   deltaring_gdn_state gdn_state() {
     World& w = *this;

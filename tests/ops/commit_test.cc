@@ -54,6 +54,8 @@ TEST_P(Commit, MovesEveryCursorAsTheHostWould) {
         folded[b] = fold_to[b] = b % 7 == 3 ? -77 : plan_fold({0, first[b]}, F, policy);
       }
       const Array<int32_t> seats(device_, seat);
+      std::vector<int32_t> order(kRows);
+      const Array<int32_t> orders(device_, order);
       const Array<int64_t> firsts(device_, first), foldeds(device_, folded), fold_tos(device_, fold_to);
       for (int step = 0; step < 50; step++) {
         for (int32_t b = 0; b < kRows; b++) {
@@ -69,6 +71,7 @@ TEST_P(Commit, MovesEveryCursorAsTheHostWould) {
                             .first = firsts.device(),
                             .folded = foldeds.device(),
                             .fold_to = fold_tos.device(),
+                            .order = step % 2 ? orders.device() : nullptr,
                             .F = F,
                             .policy = policy},
                            *stream_);
@@ -77,6 +80,14 @@ TEST_P(Commit, MovesEveryCursorAsTheHostWould) {
         ASSERT_EQ(foldeds.pull(), folded);
         ASSERT_EQ(fold_tos.pull(), fold_to);
         ASSERT_EQ(seats.pull(), seat);
+        if (step % 2 == 0) continue;
+        order.clear();
+        for (const bool fold : {true, false}) {
+          for (int32_t b = 0; b < kRows; b++) {
+            if (fold == (seat[b] >= 0 && fold_to[b] > folded[b])) order.push_back(b);
+          }
+        }
+        ASSERT_EQ(orders.pull(), order);
       }
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -98,7 +99,7 @@ class Matrix {
 class RowArrays {
  public:
   RowArrays(const Device& device, size_t rows)
-      : capacity_(rows), memory_(device, rows * 3 * sizeof(int64_t) + (3 * rows + 1) * sizeof(int32_t)) {
+      : capacity_(rows), memory_(device, rows * 3 * sizeof(int64_t) + (4 * rows + 1) * sizeof(int32_t)) {
     at(memory_.data()).start[0] = 0;
   }
   void add(int32_t seat, Cursor cursor, int64_t fold_to, int32_t length, int32_t kept) {
@@ -116,7 +117,11 @@ class RowArrays {
     at(memory_.data()).seat[b] = seat;
     std::ranges::copy(start, at(memory_.data()).start);
   }
-  void push() const { memory_.push(); }
+  // The last row has the first turn.
+  void push() const {
+    std::iota(std::reverse_iterator(at(memory_.data()).order + count_), std::reverse_iterator(at(memory_.data()).order), 0);
+    memory_.push();
+  }
   void pull() const { memory_.pull(); }
 
   // The numbers as the test sees them, and as the backend does after a push.
@@ -130,11 +135,13 @@ class RowArrays {
   struct Arrays {
     int64_t *first, *folded, *fold_to;  // [capacity]
     int32_t *start, *seat, *kept;       // [capacity + 1], [capacity], [capacity]
+    int32_t* order;                     // [capacity]
   };
   Arrays at(std::byte* memory) const {
     auto* wide = reinterpret_cast<int64_t*>(memory);
     auto* narrow = reinterpret_cast<int32_t*>(wide + 3 * capacity_);
-    return {wide, wide + capacity_, wide + 2 * capacity_, narrow, narrow + capacity_ + 1, narrow + 2 * capacity_ + 1};
+    return {wide,   wide + capacity_,       wide + 2 * capacity_,
+            narrow, narrow + capacity_ + 1, narrow + 2 * capacity_ + 1, narrow + 3 * capacity_ + 1};
   }
   Rows rows(const Arrays& a) const {
     return {.count = count_,
@@ -143,7 +150,8 @@ class RowArrays {
             .seat = a.seat,
             .first = a.first,
             .folded = a.folded,
-            .fold_to = a.fold_to};
+            .fold_to = a.fold_to,
+            .order = a.order};
   }
 
   size_t capacity_;

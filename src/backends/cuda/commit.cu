@@ -1,3 +1,5 @@
+#include <cub/block/block_scan.cuh>
+
 #include "backends/cuda/launch.h"
 #include "backends/cuda/ops.h"
 
@@ -5,7 +7,7 @@ namespace deltaring::cuda {
 
 namespace {
 
-constexpr int kCommitThreads = 128;
+constexpr int kCommitThreads = 128, kOrderThreads = 1024;
 
 // What check(CommitArgs) asks of a row.
 __device__ bool possible(const CommitArgs& a, int32_t b) {
@@ -19,14 +21,35 @@ __global__ __launch_bounds__(kCommitThreads) void commit_kernel(const CommitArgs
   if (b < a.count && a.seat[b] >= 0 && possible(a, b)) move_cursor(a, b);
 }
 
+// The same by one block, each thread some rows that lie together, and their order.
+__global__ __launch_bounds__(kOrderThreads) void commit_and_order_kernel(const CommitArgs a) {
+  using Scan = cub::BlockScan<int32_t, kOrderThreads>;
+  __shared__ typename Scan::TempStorage scan;
+  const int32_t each = (a.count + kOrderThreads - 1) / kOrderThreads;
+  const int32_t first = static_cast<int32_t>(threadIdx.x) * each, end = min(first + each, a.count);
+  int32_t fold = 0;  // of this thread's rows, then of those before them
+  for (int32_t b = first; b < end; b++) {
+    if (a.seat[b] >= 0 && possible(a, b)) move_cursor(a, b);
+    fold += folds_next(a, b);
+  }
+  int32_t all;
+  Scan(scan).ExclusiveSum(fold, fold, all);
+  int32_t other = all + first - fold;
+  for (int32_t b = first; b < end; b++) a.order[folds_next(a, b) ? fold++ : other++] = b;
+}
+
 }  // namespace
 
-// Bytes: 8 + 48 a row.
+// Bytes: 8 + 48 a row, and 4 with an order.
 void commit(const CommitArgs& args, Stream& stream) {
   check_pointers(args);
   if (args.count == 0) return;
-  const unsigned blocks = grid_of("commit", (int64_t{args.count} + kCommitThreads - 1) / kCommitThreads);
-  commit_kernel<<<blocks, kCommitThreads, 0, cuda_stream(stream).get()>>>(args);
+  if (args.order) {
+    commit_and_order_kernel<<<1, kOrderThreads, 0, cuda_stream(stream).get()>>>(args);
+  } else {
+    const unsigned blocks = grid_of("commit", (int64_t{args.count} + kCommitThreads - 1) / kCommitThreads);
+    commit_kernel<<<blocks, kCommitThreads, 0, cuda_stream(stream).get()>>>(args);
+  }
   check_launch("commit");
 }
 

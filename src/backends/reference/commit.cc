@@ -4,9 +4,7 @@ namespace deltaring::reference {
 
 void commit(const CommitArgs& args, Stream&) {
   check(args);
-  for (int32_t b = 0; b < args.count; b++) {
-    if (args.seat[b] >= 0) move_cursor(args, b);
-  }
+  commit_rows(args);
 }
 
 }  // namespace deltaring::reference

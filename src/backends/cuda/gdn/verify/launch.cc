@@ -59,6 +59,7 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .first = rows.first,
           .folded = rows.folded,
           .fold_to = rows.fold_to,
+          .order = rows.order,
           .rows = rows.count,
           .first_part = plan.first_part,
           .parts = plan.parts,

@@ -18,6 +18,7 @@ struct VerifyParams {
   const int64_t* first;  // [B]
   const int64_t* folded;
   const int64_t* fold_to;
+  const int32_t* order;                    // [B]; null: as they come
   int32_t tokens;                          // of the views
   int32_t rows;                            // of the arrays, which every layer shares
   int32_t first_part, parts, part_tokens;  // part i takes tokens [i, i + 1) * part_tokens of each row

@@ -87,8 +87,10 @@ struct RawRow {
   int64_t first, folded, fold_to;
   int32_t layer_at = 0;  // where the seats of its layer begin
 };
-// Row b for a layer.
-constexpr RawRow read_row(const VerifyParams& p, int layer, int b) {
+// The row whose turn it is, for a layer. A turn that is no row's has no tokens.
+constexpr RawRow read_row(const VerifyParams& p, int layer, int turn) {
+  const int b = p.order ? p.order[turn] : turn;
+  if (b < 0 || b >= p.rows) return {.seat = -1};
   RawRow row{.seat = p.seat[b], .first = p.first[b], .folded = p.folded[b], .fold_to = p.fold_to[b]};
   row.layer_at = layer * p.seats;
   if (p.start) row.start = p.start[b], row.end = p.start[b + 1];
