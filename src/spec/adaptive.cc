@@ -8,7 +8,7 @@ namespace deltaring {
 
 namespace {
 
-constexpr float kFirst = 3;                 // what is known at first counts as if it had been seen so often
+constexpr float kFirst = 3;            // what is known at first counts as if it had been seen so often
 constexpr float kRequestShare = 0.1f;  // least weight of the newest step: text repeats itself by turns
 constexpr float kAverageShare = 1.0f / 128;
 constexpr double kShare = 0.005;                  // of the time: for drafts not expected to pay, and for context

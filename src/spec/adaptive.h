@@ -17,11 +17,11 @@ namespace deltaring {
 // most, by the cost of a step and the measured time of drafting, in which the context rows count that a request has
 // waiting; none where plain decoding is faster.
 //
-// What drafts have brought and taken is kept in an account, which gets 1 % of the time and holds at most 32 plain steps:
-// nothing is asked while it is overdrawn. So whatever is wrong with the estimates, little more than that is lost, and
-// what drafts have earned takes them through a while in which they do not pay. 0.5 % of the time and a 256th of the
-// account each step go to drafts that are not expected to pay, one for the request that has had none for longest, or a
-// change would never be seen.
+// What drafts have brought and taken is kept in an account, which gets 1 % of the time and holds at most 32 plain
+// steps: nothing is asked while it is overdrawn. So whatever is wrong with the estimates, little more than that is
+// lost, and what drafts have earned takes them through a while in which they do not pay. 0.5 % of the time and a 256th
+// of the account each step go to drafts that are not expected to pay, one for the request that has had none for
+// longest, or a change would never be seen.
 //
 // After 1, 2, 4, .. 64 steps with drafts one goes without, or all would rest on one measurement of a plain step.
 //

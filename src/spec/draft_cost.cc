@@ -9,7 +9,7 @@ namespace {
 
 // Least share of the newest: faster or slower alike, so that sums of what is known agree.
 constexpr double kShare = 1.0 / 8;
-constexpr double kOutlier = 2;      // what took longer than so many times what is known says no more than that
+constexpr double kOutlier = 2;  // what took longer than so many times what is known says no more than that
 
 }  // namespace
 
