@@ -8,12 +8,14 @@ namespace deltaring {
 
 namespace {
 
-constexpr float kFirst = 3;                 // what is known at first counts as if it had been seen so often
-constexpr float kRequestShare = 1.0f / 32;  // least weight of the newest step
+constexpr float kFirst = 3;            // what is known at first counts as if it had been seen so often
+constexpr float kRequestShare = 0.1f;  // least weight of the newest step: text repeats itself by turns
 constexpr float kAverageShare = 1.0f / 128;
-constexpr double kShare = 0.0075;  // of the time: for drafts that are not expected to pay, and for context that waits
-constexpr double kPurse = 4;       // such drafts that it is saved for at most
-constexpr double kCredit = 8;      // plain steps that the account holds at most
+constexpr double kShare = 0.005;                  // of the time: for drafts not expected to pay, and for context
+constexpr double kEarned = 1.0 / 256;             // of the account, a step: for such drafts too
+constexpr double kPurse = 4;                      // such drafts that it is saved for at most
+constexpr double kFirstCredit = 3, kCredit = 32;  // plain steps: of one request at first, of all at most
+constexpr int32_t kMostDrafted = 64;              // steps with drafts from one without to the next
 
 }  // namespace
 
@@ -23,7 +25,7 @@ AdaptiveWindow::AdaptiveWindow(StepCost cost, int32_t most)
       average_(most),
       drafting_(most),
       writing_(1),
-      account_(kCredit / 2 * cost_.seconds(1)) {}
+      account_(kFirstCredit * cost_.seconds(1)) {}
 
 // A window that stayed whole says nothing about the draft behind it, but that it may be as good as the last one, which
 // is all that is known of a draft that was never seen.
@@ -49,8 +51,8 @@ AdaptiveWindow::Request& AdaptiveWindow::request(int32_t seat) {
 }
 
 double AdaptiveWindow::verifying(int64_t rows, int64_t drafts) const {
-  const auto& [plain, drafted] = correction_[bucket_of(rows)];
-  const Taken &own = drafts > 0 ? drafted : plain, &other = drafts > 0 ? plain : drafted;
+  const Correction& c = correction_[bucket_of(rows)];
+  const Taken &own = drafts > 0 ? c.drafted : c.plain, &other = drafts > 0 ? c.plain : c.drafted;
   return cost_.seconds(rows + drafts) * (own.measured() ? own : other).seconds_or(1);
 }
 
@@ -100,7 +102,7 @@ std::vector<AdaptiveWindow::Ask> AdaptiveWindow::plan(std::span<const int32_t> s
   last_ = {.rows = static_cast<int64_t>(seats.size())};
   Load load = last_;
   std::vector<Ask> asked(seats.size());
-  if (account_ >= 0) asked = fastest(candidates(seats, wanted), waiting, load);
+  if (!barred()) asked = fastest(candidates(seats, wanted), waiting, load);
   explore(seats, wanted, waiting, load, asked);
   keep(seats, waiting, load, asked);
   return asked;
@@ -120,8 +122,8 @@ void AdaptiveWindow::explore(std::span<const int32_t> seats, std::span<const int
   Load more = load;
   more.add(0, waiting[longest]);
   const double now = seconds(load), price = std::max(0.0, seconds(more) - now);
-  purse_ = std::min(purse_ + kShare * now, kPurse * price);
-  if (purse_ < price || account_ < 0 || !known(more)) return;
+  purse_ = std::min(purse_ + kShare * now + kEarned * std::max(account_, 0.0), kPurse * price);
+  if (purse_ < price || barred() || !known(more)) return;
   Request& own = request(seats[longest]);
   purse_ -= price;
   asked[longest] = {.drafts = 1, .context = true};
@@ -156,9 +158,11 @@ void AdaptiveWindow::drafting_took(int32_t deepest, int64_t requests, double sec
 
 void AdaptiveWindow::verifying_took(double seconds) {
   if (last_.rows == 0) return;
-  auto& [plain, drafted] = correction_[bucket_of(last_.rows)];
+  Correction& c = correction_[bucket_of(last_.rows)];
   const double table = cost_.seconds(last_.rows + last_.drafts);
-  const double took = table * (last_.drafts > 0 ? drafted : plain).saw(seconds / table);
+  const double took = table * (last_.drafts > 0 ? c.drafted : c.plain).saw(seconds / table);
+  if (last_.drafts == 0 && c.due()) c.most_drafted = std::min(2 * c.most_drafted, kMostDrafted);
+  c.in_a_row = last_.drafts > 0 ? c.in_a_row + 1 : 0;
   const double without = verifying(last_.rows, 0);
   account_ += 2 * kShare * without - (last_.drafts > 0 ? took - without : 0);
   account_ = std::min(account_, kCredit * without);

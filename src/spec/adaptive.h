@@ -15,14 +15,18 @@ namespace deltaring {
 // Acceptance is estimated at each draft position given that the drafts before it stayed, newer steps counting more; a
 // new request starts with the average of all. The drafts asked for are those that make expected tokens a second the
 // most, by the cost of a step and the measured time of drafting, in which the context rows count that a request has
-// waiting; none where plain decoding is faster. Then 0.75 % of the time go to drafts that are not expected to
-// pay, one for the request that has had none for longest, or a change would never be seen.
+// waiting; none where plain decoding is faster.
 //
-// What drafts have brought and taken is kept in an account, which gets 1.5 % of the time: nothing is asked
-// while it is overdrawn. So whatever is wrong with the estimates, little more than that is lost.
+// What drafts have brought and taken is kept in an account, which gets 1 % of the time and holds at most 32 plain
+// steps: nothing is asked while it is overdrawn. So whatever is wrong with the estimates, little more than that is
+// lost, and what drafts have earned takes them through a while in which they do not pay. 0.5 % of the time and a 256th
+// of the account each step go to drafts that are not expected to pay, one for the request that has had none for
+// longest, or a change would never be seen.
+//
+// After 1, 2, 4, .. 64 steps with drafts one goes without, or all would rest on one measurement of a plain step.
 //
 // The context of a request without drafts is written when no more rows may wait, unless that takes more than
-// 0.75 % of the time and more than the account has: then the request is let go, and the drafter need not be told of
+// 0.5 % of the time and more than the account has: then the request is let go, and the drafter need not be told of
 // it any more. Depends on decided tokens and measured times only, so it is lossless.
 class AdaptiveWindow {
  public:
@@ -77,6 +81,8 @@ class AdaptiveWindow {
   // What steps took, as parts of what the table says of them.
   struct Correction {
     Taken plain, drafted;
+    int32_t in_a_row = 0, most_drafted = 1;  // steps with drafts since the last without, and so many there may be
+    bool due() const { return in_a_row >= most_drafted; }
   };
   static void learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share);
   Request& request(int32_t seat);
@@ -84,6 +90,8 @@ class AdaptiveWindow {
   double seconds(const Load& load) const;  // of a step and its drafting
   // Whether drafting cannot take a surprising time, or a surprise would be small.
   bool known(const Load& load) const { return load.deepest <= drafting_.limit(load.requests); }
+  // Whether the running step goes without drafts, whatever they promise.
+  bool barred() const { return account_ < 0 || correction_[bucket_of(last_.rows)].due(); }
   double token() const;  // seconds of plain decoding that a token of the step is worth
   std::vector<RankedDraft> candidates(std::span<const int32_t> seats, std::span<const int32_t> wanted);
   // Drafts of each request that make tokens a second the most, as far as that is known; what it comes to in load.

@@ -7,16 +7,18 @@ namespace deltaring {
 
 namespace {
 
-constexpr double kShare = 1.0 / 8;  // of the newest: faster or slower alike, so that sums of what is known agree
-constexpr double kOutlier = 2;      // what took longer than so many times what is known says no more than that
+// Least share of the newest: faster or slower alike, so that sums of what is known agree.
+constexpr double kShare = 1.0 / 8;
+constexpr double kOutlier = 2;  // what took longer than so many times what is known says no more than that
 
 }  // namespace
 
 double Taken::saw(double seconds) {
+  times_++;
   if (!measured()) return known_ = seconds;
   if (kOutlier * seconds < known_) return known_ = seconds;  // what was known was an accident
   const double believed = std::min(seconds, kOutlier * known_);
-  known_ += kShare * (believed - known_);
+  known_ += std::max(kShare, 1 / times_) * (believed - known_);
   return believed;
 }
 

@@ -17,7 +17,7 @@ class Taken {
   bool measured() const { return known_ > 0; }
 
  private:
-  double known_ = 0;
+  double known_ = 0, times_ = 0;
 };
 
 inline constexpr size_t kBuckets = 24;
