@@ -46,7 +46,7 @@ float largest_but(std::span<float> x, size_t count) {
 int64_t Screen::planned_bytes(int64_t rows, int64_t columns) {
   if (!worth(rows, columns)) return 0;
   return static_cast<int64_t>(2 * plane(rows, columns)) +
-         (4 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
+         (6 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
 }
 
 Screen::Screen(const View<2>& matrix)
@@ -57,6 +57,8 @@ Screen::Screen(const View<2>& matrix)
       upper_error_(scale_.size()),
       error_(scale_.size()),
       length_(scale_.size()),
+      upper_pairs_(scale_.size()),
+      lower_pairs_(scale_.size()),
       error_peaks_(static_cast<size_t>(blocks_of(matrix.shape[0]))) {
   const auto [N, K] = matrix.shape;
   for (uint8_t** half : {&upper_, &lower_}) {
@@ -67,6 +69,8 @@ Screen::Screen(const View<2>& matrix)
   for (int64_t n = 0; n < N; n++) {
     for (int64_t k = 0; k < K; k++) w[k] = load_as_float(matrix.data, matrix.dtype, matrix.offset(n, k));
     encode(n, w);
+    upper_pairs_[n] = pairs_of_i4(upper_ + n * width(), padded_);
+    lower_pairs_[n] = pairs_of_i4(lower_ + n * width(), padded_);
     float& peak = error_peaks_[n / Estimate::kBlock];
     peak = std::max(peak, upper_error_[n]);
   }
@@ -128,6 +132,7 @@ bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, 
                            .x = x_.data(),
                            .w = upper_,
                            .scale = scale_.data(),
+                           .pairs = upper_pairs_.data(),
                            .rows = nullptr,
                            .out = out_,
                            .peaks = peaks_.data()},
@@ -209,6 +214,7 @@ void Screen::add_most(Decoder& decoder, int64_t m, const Ids& ids, std::span<flo
                            .x = x_.data() + m * padded_,
                            .w = lower_,
                            .scale = scale_.data(),
+                           .pairs = lower_pairs_.data(),
                            .rows = ids.data(),
                            .out = dense<2>(lower.data(), DType::f32, {1, count}),
                            .peaks = nullptr},

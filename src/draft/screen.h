@@ -65,6 +65,7 @@ class Screen {
   // [N] the length of what the upper halves lack of a row, or a little more, of what both lack, and of the row itself.
   // One that is not finite has a scale of 0 and an infinite length, so it always contends.
   std::vector<float> scale_, upper_error_, error_, length_;
+  std::vector<int32_t> upper_pairs_, lower_pairs_;  // [N] pairs_of_i4
   std::vector<float> error_peaks_;  // [blocks] the largest upper_error_ of each
   float ratio_ = 0;                 // the largest of a length to its upper_error_, at most kMostRatio
 
