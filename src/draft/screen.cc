@@ -16,6 +16,7 @@ constexpr int64_t kGathered = 1024;  // rows of an exact product
 constexpr size_t kFew = 32;          // ids whose exact products cost no more than a look at their codes
 constexpr float kMargin = 1.001f;    // bounds are rounded too
 constexpr float kMostRatio = 64;
+constexpr double kLeastSize = 1.0 / 64;
 
 int64_t padded(int64_t K) { return (K + LinearI4Args::kGroup - 1) / LinearI4Args::kGroup * LinearI4Args::kGroup; }
 
@@ -41,6 +42,19 @@ float largest_but(std::span<float> x, size_t count) {
   return x[count - 1];
 }
 
+// d for x of these sizes, 1 on average. Sizes that say nothing, or too little of a single number, are the average.
+std::vector<float> weights_for(std::span<const float> sizes, int64_t K) {
+  std::vector<float> d(static_cast<size_t>(K), 1.0f);
+  double sum = 0;
+  for (const float size : sizes) sum += std::abs(size);
+  const double mean = sum / static_cast<double>(K);
+  if (static_cast<int64_t>(sizes.size()) != K || !(mean > 0) || !std::isfinite(mean)) return d;
+  for (size_t k = 0; k < d.size(); k++) {
+    d[k] = static_cast<float>(std::sqrt(std::max(std::abs(sizes[k]) / mean, kLeastSize)));
+  }
+  return d;
+}
+
 }  // namespace
 
 int64_t Screen::planned_bytes(int64_t rows, int64_t columns) {
@@ -49,10 +63,11 @@ int64_t Screen::planned_bytes(int64_t rows, int64_t columns) {
          (6 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
 }
 
-Screen::Screen(const View<2>& matrix)
+Screen::Screen(const View<2>& matrix, std::span<const float> sizes)
     : matrix_(matrix),
       padded_(padded(matrix.shape[1])),
       arena_(2 * plane(matrix.shape[0], matrix.shape[1]), "codes of a head"),
+      d_(weights_for(sizes, matrix.shape[1])),
       scale_(static_cast<size_t>(matrix.shape[0])),
       upper_error_(scale_.size()),
       error_(scale_.size()),
@@ -84,16 +99,19 @@ void Screen::encode(int64_t n, std::span<const float> w) {
     return;
   }
   const float scale = scale_[n] = above_zero(most / 128);
-  double upper_lack = 0, lack = 0, square = 0;
+  double upper_lack = 0, lack = 0, square = 0, by_codes[2] = {};
   for (size_t k = 0; k < w.size(); k++) {
     const int code = std::clamp(static_cast<int>(w[k] / scale + 128), 0, 255), upper = code / 16, lower = code % 16;
     const double by_upper = w[k] - 8.0 * scale * (2 * upper - 15), by_both = by_upper - 0.5 * scale * (2 * lower - 15);
-    upper_lack += by_upper * by_upper, lack += by_both * by_both, square += double{w[k]} * w[k];
+    const double d = d_[k];
+    upper_lack += d * d * by_upper * by_upper, lack += d * d * by_both * by_both;
+    square += double{w[k]} * w[k];
+    by_codes[0] += (w[k] - by_upper) * (w[k] - by_upper), by_codes[1] += (w[k] - by_both) * (w[k] - by_both);
     put(upper_ + n * width(), static_cast<int64_t>(k), upper);
     put(lower_ + n * width(), static_cast<int64_t>(k), lower);
   }
-  // Not less than the length of what the codes stand for.
-  length_[n] = above_zero(std::sqrt(square) + std::sqrt(std::max(upper_lack, lack)));
+  // Not less than the lengths of what the codes stand for.
+  length_[n] = above_zero(std::sqrt(std::max({square, by_codes[0], by_codes[1]})) * kMargin);
   error_[n] = above_zero(std::sqrt(lack));
   upper_error_[n] = std::max(above_zero(std::sqrt(upper_lack)), length_[n] / kMostRatio);
   ratio_ = std::max(ratio_, length_[n] / upper_error_[n]);
@@ -106,8 +124,11 @@ bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, 
   for (int64_t m = 0; m < M; m++) {
     const float* row = x.f32(m);
     float most = 0;
-    double square = 0, lack = 0;
-    for (int64_t k = 0; k < K; k++) most = std::max(most, std::abs(row[k])), square += double{row[k]} * row[k];
+    double square = 0, weighted = 0, lack = 0;
+    for (int64_t k = 0; k < K; k++) {
+      const double by_d = row[k] / d_[k];
+      most = std::max(most, std::abs(row[k])), square += double{row[k]} * row[k], weighted += by_d * by_d;
+    }
     if (!std::isfinite(square)) return false;
     const float step = above_zero(most / kMostX), inverse = 1 / step;
     for (int64_t k = 0; k < K; k++) {
@@ -118,7 +139,7 @@ bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, 
     }
     const double length = std::sqrt(square);
     unit_[m] = 8 * step * factor;
-    near_[m] = above_zero(length * factor * kMargin);
+    near_[m] = above_zero(std::sqrt(weighted) * factor * kMargin);
     far_[m] = above_zero((std::sqrt(lack) + length * static_cast<double>(K + 8) * 0x1p-23) * factor * kMargin);
     slack_[m] = near_[m] + kMargin * ratio_ * far_[m];
   }

@@ -26,8 +26,9 @@ class Screen {
   static bool serves(const OpTable& ops) { return ops.linear_i4 && ops.contenders; }
   static int64_t planned_bytes(int64_t rows, int64_t columns);
 
-  // The matrix [N, K] outlives the screen.
-  explicit Screen(const View<2>& matrix);
+  // The matrix [N, K] outlives the screen. Bounds are the tighter the better `sizes` [K], if there are any, say how
+  // large the numbers of x are beside each other: behind a norm, its weights.
+  explicit Screen(const View<2>& matrix, std::span<const float> sizes = {});
 
   // Estimates `factor` > 0 times x [M, K] times rows [0, valid), into out [M, N], which stays as it is until the next
   // call. What follows is about these. False, and nothing follows, when a number of x is not finite.
@@ -62,8 +63,10 @@ class Screen {
   const int64_t padded_;  // K
   Arena arena_;
   uint8_t *upper_, *lower_;  // [N, width] halves of codes: row n is about scale[n] (code - 127.5)
-  // [N] the length of what the upper halves lack of a row, or a little more, of what both lack, and of the row itself.
-  // One that is not finite has a scale of 0 and an infinite length, so it always contends.
+  // What x says of an error e is at most |x / d| |d e|, the least where d is the root of the size of x.
+  std::vector<float> d_;  // [K]
+  // [N] the length |d e| of what the upper halves lack of a row, or a little more, of what both lack, and the length of
+  // the row itself. One that is not finite has a scale of 0 and an infinite length, so it always contends.
   std::vector<float> scale_, upper_error_, error_, length_;
   std::vector<int32_t> upper_pairs_, lower_pairs_;  // [N] pairs_of_i4
   std::vector<float> error_peaks_;  // [blocks] the largest upper_error_ of each

@@ -48,8 +48,12 @@ HWY_INLINE void Column(const LinearI4Args& a, const PackedI4&, int64_t m, const 
   }
 }
 
-HWY_INLINE void AddUp(SumsVec a, SumsVec b, SumsVec c, SumsVec e, int32_t* out) {
-  out[0] = a, out[1] = b, out[2] = c, out[3] = e;
+HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale, float* out,
+                       float* peaks) {
+  for (int j = 0; j < kTileCols; j++) {
+    out[j] = static_cast<float>(2 * (sums[j] - pairs[j]) + x) * scale[j];
+    peaks[j] = std::max(peaks[j], out[j]);
+  }
 }
 #else
 using Bytes = hn::CappedTag<uint8_t, kHalf>;
@@ -158,25 +162,32 @@ HWY_INLINE hn::Vec<hn::Full128<int32_t> > InFour(D d, hn::Vec<D> v) {
   }
 }
 
-// out[j] = the sum of the lanes of the j-th vector.
-HWY_INLINE void AddUp(SumsVec a, SumsVec b, SumsVec c, SumsVec e, int32_t* out) {
+// out[j] is what the j-th column comes to, x the sum of the numbers of its row of x: 2 w - 15 = 2 (w - 8) + 1. Peaks of
+// the columns before may grow.
+HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale, float* out,
+                       float* peaks) {
   const hn::Full128<int32_t> d;
+  const hn::Full128<float> df;
   const hn::Repartition<uint64_t, decltype(d)> two;
   const auto add = [&](SumsVec one, SumsVec other) HWY_ATTR {
     const auto v = InFour(Sums(), one), w = InFour(Sums(), other);
     return hn::BitCast(two, hn::Add(hn::InterleaveLower(d, v, w), hn::InterleaveUpper(d, v, w)));
   };
-  const auto ab = add(a, b), ce = add(c, e);
-  const auto lower = hn::BitCast(d, hn::InterleaveLower(two, ab, ce));
-  hn::StoreU(hn::Add(lower, hn::BitCast(d, hn::InterleaveUpper(two, ab, ce))), d, out);
+  const auto ab = add(sums[0], sums[1]), ce = add(sums[2], sums[3]);
+  const auto all = hn::Add(hn::BitCast(d, hn::InterleaveLower(two, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(two, ab, ce)));
+  const auto whole = hn::Add(hn::ShiftLeft<1>(hn::Sub(all, hn::LoadU(d, pairs))), hn::Set(d, x));
+  const auto product = hn::Mul(hn::ConvertTo(df, whole), hn::LoadU(df, scale));
+  hn::StoreU(product, df, out);
+  hn::StoreU(hn::Max(product, hn::LoadU(df, peaks)), df, peaks);
 }
 #endif
 
 // MR rows of x times rows [n, end) of w, at most kPeak of them.
 template <int MR>
 void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, int64_t end) {
-  float peaks[MR];
-  std::fill_n(peaks, MR, -std::numeric_limits<float>::infinity());
+  static_assert(kTileCols == 4);
+  float peaks[MR][kTileCols];
+  std::fill_n(peaks[0], MR * kTileCols, -std::numeric_limits<float>::infinity());
   const int64_t blocks = (a.N + a.kPeak - 1) / a.kPeak, block = n / a.kPeak;
   for (; n < end; n += kTileCols) {
     const int64_t cols = std::min<int64_t>(kTileCols, end - n);
@@ -189,16 +200,14 @@ void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, i
       scale[j] = a.scale[r], pairs[j] = a.pairs[r];
     }
     for (int i = 0; i < MR; i++) {
-      int32_t sum[kTileCols];
-      float out[kTileCols];
-      AddUp(sums[0][i], sums[1][i], sums[2][i], sums[3][i], sum);
-      const int32_t x = packed.sum[static_cast<size_t>(m + i)];  // 2 w - 15 = 2 (w - 8) + 1
-      for (int j = 0; j < kTileCols; j++) out[j] = static_cast<float>(2 * (sum[j] - pairs[j]) + x) * scale[j];
-      for (int j = 0; j < kTileCols; j++) peaks[i] = std::max(peaks[i], out[j]);
-      std::copy_n(out, cols, a.out.f32(m + i, n));
+      const SumsVec of_row[kTileCols] = {sums[0][i], sums[1][i], sums[2][i], sums[3][i]};
+      const int32_t x = packed.sum[static_cast<size_t>(m + i)];
+      float some[kTileCols], *const to = a.out.f32(m + i, n);
+      Finish(of_row, pairs, x, scale, cols == kTileCols ? to : some, peaks[i]);
+      if (cols < kTileCols) std::copy_n(some, cols, to);
     }
   }
-  for (int i = 0; i < MR && a.peaks; i++) a.peaks[(m + i) * blocks + block] = peaks[i];
+  for (int i = 0; i < MR && a.peaks; i++) a.peaks[(m + i) * blocks + block] = *std::max_element(peaks[i], peaks[i] + 4);
 }
 
 }  // namespace
