@@ -211,24 +211,38 @@ std::vector<Ids> Screen::contenders(Decoder& decoder, std::span<const Part> sum,
   std::vector<Ids> out(bar.size());
   decoder.ops().contenders({.sum = estimates, .valid = sum[0].screen.valid_, .least = bar.data(), .ids = out.data()},
                            decoder.stream());
-  std::vector<float> most;
   for (size_t m = 0; m < out.size(); m++) {
-    Ids& ids = out[m];
-    if (ids.size() <= kFew) continue;
-    most.assign(ids.size(), 0);
-    for (const auto& [screen, first] : sum) screen.add_most(decoder, first + static_cast<int64_t>(m), ids, most);
-    size_t left = 0;
-    for (size_t i = 0; i < ids.size(); i++) {
-      if (!(most[i] < bar[m])) ids[left++] = ids[i];
+    // One summand after the other is known better, and who cannot reach the least then is gone before the next.
+    std::vector<float> known(out[m].size());
+    for (size_t part = 0; part < sum.size() && out[m].size() > kFew; part++) {
+      Ids& ids = out[m];
+      const auto row = [&](size_t p) { return sum[p].first + static_cast<int64_t>(m); };
+      const std::vector<float> more = sum[part].screen.most_by_both(decoder, row(part), ids);
+      for (size_t i = 0; i < ids.size(); i++) known[i] += more[i];
+      std::vector<float> highest = known;
+      for (size_t p = part + 1; p < sum.size(); p++) {
+        const std::vector<float> rest = sum[p].screen.most_by_upper(row(p), ids);
+        for (size_t i = 0; i < ids.size(); i++) highest[i] += rest[i];
+      }
+      size_t left = 0;
+      for (size_t i = 0; i < ids.size(); i++) {
+        if (!(highest[i] < bar[m])) ids[left] = ids[i], known[left++] = known[i];
+      }
+      ids.resize(left), known.resize(left);
     }
-    ids.resize(left);
   }
   return out;
 }
 
-void Screen::add_most(Decoder& decoder, int64_t m, const Ids& ids, std::span<float> most) const {
+std::vector<float> Screen::most_by_upper(int64_t m, const Ids& ids) const {
+  std::vector<float> most;
+  for (const int32_t id : ids) most.push_back(unit_[m] * *out_.f32(m, id) + slack_[m] * upper_error_[id]);
+  return most;
+}
+
+std::vector<float> Screen::most_by_both(Decoder& decoder, int64_t m, const Ids& ids) const {
   const auto count = static_cast<int64_t>(ids.size());
-  std::vector<float> lower(ids.size());
+  std::vector<float> most(ids.size());
   decoder.ops().linear_i4({.M = 1,
                            .N = count,
                            .K = padded_,
@@ -237,14 +251,15 @@ void Screen::add_most(Decoder& decoder, int64_t m, const Ids& ids, std::span<flo
                            .scale = scale_.data(),
                            .pairs = lower_pairs_.data(),
                            .rows = ids.data(),
-                           .out = dense<2>(lower.data(), DType::f32, {1, count}),
+                           .out = dense<2>(most.data(), DType::f32, {1, count}),
                            .peaks = nullptr},
                           decoder.stream());
   const float* upper = out_.f32(m);
   for (size_t i = 0; i < ids.size(); i++) {
     const int32_t id = ids[i];
-    most[i] += unit_[m] * (upper[id] + lower[i] / 16) + near_[m] * error_[id] + far_[m] * length_[id];
+    most[i] = unit_[m] * (upper[id] + most[i] / 16) + near_[m] * error_[id] + far_[m] * length_[id];
   }
+  return most;
 }
 
 void Screen::exact(Decoder& decoder, View<2> x, std::span<const int32_t> ids, std::span<float> out,

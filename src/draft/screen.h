@@ -56,8 +56,9 @@ class Screen {
  private:
   int64_t width() const { return padded_ / 2; }  // bytes of a row of half codes
   void encode(int64_t n, std::span<const float> w);
-  // most[i] += the most that the product of row m and ids[i] can be, by whole codes.
-  void add_most(Decoder& decoder, int64_t m, const Ids& ids, std::span<float> most) const;
+  // The most that the product of row m and each of the ids can be, by upper halves, and by whole codes.
+  std::vector<float> most_by_upper(int64_t m, const Ids& ids) const;
+  std::vector<float> most_by_both(Decoder& decoder, int64_t m, const Ids& ids) const;
 
   const View<2> matrix_;
   const int64_t padded_;  // K

@@ -22,7 +22,6 @@ constexpr int kTileRows = 8;  // of x: their sums stay in registers while a row 
 constexpr int kTileCols = 4;  // whose sums are added up together
 constexpr int64_t kGroup = LinearI4Args::kGroup, kHalf = kGroup / 2;
 constexpr int64_t kAhead = 8;  // rows of w that are brought into the cache early
-constexpr int64_t kCacheLine = 64;
 constexpr int kMostX = LinearI4Args::kMostX;
 
 HWY_INLINE int64_t RowOf(const LinearI4Args& a, int64_t n) { return a.rows ? a.rows[n] : n; }
@@ -131,8 +130,7 @@ HWY_INLINE void Column(const LinearI4Args& a, const PackedI4& packed, int64_t m,
   for (int64_t k0 = 0; k0 < a.K; k0 += narrow, start += hn::Lanes(d16)) {
     hn::Vec<Pairs> acc[MR];
     for (int i = 0; i < MR; i++) acc[i] = hn::LoadU(d16, start + i * packed.starts);
-    for (int64_t k = k0; k < std::min(a.K, k0 + narrow); k += kGroup) {
-      if (k / 2 % kCacheLine == 0) hwy::Prefetch(ahead + k / 2);
+    const auto group = [&](int64_t k) HWY_ATTR {
       for (int64_t b = 0; b < kHalf; b += static_cast<int64_t>(hn::Lanes(d))) {
         const auto codes = hn::LoadU(d, w + k / 2 + b);
         const auto below = hn::And(codes, low);
@@ -143,7 +141,14 @@ HWY_INLINE void Column(const LinearI4Args& a, const PackedI4& packed, int64_t m,
           acc[i] = hn::Add(acc[i], MulPairs(hn::Add(above, hn::LoadU(d, xi)), by));
         }
       }
+    };
+    const int64_t end = std::min(a.K, k0 + narrow);
+    int64_t k = k0;
+    for (; k + 2 * kGroup <= end; k += 2 * kGroup) {  // a cache line
+      hwy::Prefetch(ahead + k / 2);
+      group(k), group(k + kGroup);
     }
+    if (k < end) group(k);
     for (int i = 0; i < MR; i++) {
       auto more = hn::Zero(d32);  // where a target has sums of pairs, all is in the result
       const auto sum = hn::ReorderWidenMulAccumulate(d32, acc[i], hn::Set(d16, 1), sums[i], more);
