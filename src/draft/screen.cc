@@ -60,7 +60,7 @@ std::vector<float> weights_for(std::span<const float> sizes, int64_t K) {
 int64_t Screen::planned_bytes(int64_t rows, int64_t columns) {
   if (!worth(rows, columns)) return 0;
   return static_cast<int64_t>(2 * plane(rows, columns)) +
-         (6 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
+         (5 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
 }
 
 Screen::Screen(const View<2>& matrix, std::span<const float> sizes)
@@ -71,7 +71,6 @@ Screen::Screen(const View<2>& matrix, std::span<const float> sizes)
       scale_(static_cast<size_t>(matrix.shape[0])),
       upper_error_(scale_.size()),
       error_(scale_.size()),
-      length_(scale_.size()),
       upper_pairs_(scale_.size()),
       lower_pairs_(scale_.size()),
       error_peaks_(static_cast<size_t>(blocks_of(matrix.shape[0]))) {
@@ -95,7 +94,7 @@ void Screen::encode(int64_t n, std::span<const float> w) {
   float most = 0, sum = 0;
   for (const float e : w) most = std::max(most, std::abs(e)), sum += e - e;
   if (sum != 0) {  // NaN
-    upper_error_[n] = error_[n] = length_[n] = std::numeric_limits<float>::infinity();
+    upper_error_[n] = error_[n] = std::numeric_limits<float>::infinity();
     return;
   }
   const float scale = scale_[n] = above_zero(most / 128);
@@ -111,16 +110,17 @@ void Screen::encode(int64_t n, std::span<const float> w) {
     put(lower_ + n * width(), static_cast<int64_t>(k), lower);
   }
   // Not less than the lengths of what the codes stand for.
-  length_[n] = above_zero(std::sqrt(std::max({square, by_codes[0], by_codes[1]})) * kMargin);
-  error_[n] = above_zero(std::sqrt(lack));
-  upper_error_[n] = std::max(above_zero(std::sqrt(upper_lack)), length_[n] / kMostRatio);
-  ratio_ = std::max(ratio_, length_[n] / upper_error_[n]);
+  const float length = above_zero(std::sqrt(std::max({square, by_codes[0], by_codes[1]})) * kMargin);
+  error_[n] = std::max(above_zero(std::sqrt(lack)), length / (16 * kMostRatio));
+  upper_error_[n] = std::max(above_zero(std::sqrt(upper_lack)), length / kMostRatio);
+  fine_ratio_ = std::max(fine_ratio_, length / error_[n]);
+  ratio_ = std::max(ratio_, length / upper_error_[n]);
 }
 
 bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, View<2> out) {
   const auto [M, K] = x.shape;
   x_.assign(static_cast<size_t>(M * padded_), 0);
-  for (std::vector<float>* list : {&unit_, &near_, &far_, &slack_}) list->resize(static_cast<size_t>(M));
+  for (std::vector<float>* list : {&unit_, &slack_, &fine_slack_}) list->resize(static_cast<size_t>(M));
   for (int64_t m = 0; m < M; m++) {
     const float* row = x.f32(m);
     float most = 0;
@@ -139,9 +139,9 @@ bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, 
     }
     const double length = std::sqrt(square);
     unit_[m] = 8 * step * factor;
-    near_[m] = above_zero(std::sqrt(weighted) * factor * kMargin);
-    far_[m] = above_zero((std::sqrt(lack) + length * static_cast<double>(K + 8) * 0x1p-23) * factor * kMargin);
-    slack_[m] = near_[m] + kMargin * ratio_ * far_[m];
+    const double near = std::sqrt(weighted), far = std::sqrt(lack) + length * static_cast<double>(K + 8) * 0x1p-23;
+    slack_[m] = above_zero((near + ratio_ * far) * factor * kMargin);
+    fine_slack_[m] = above_zero((near + fine_ratio_ * far) * factor * kMargin);
   }
   factor_ = factor, valid_ = valid, out_ = out;
   out_.shape[1] = valid;
@@ -213,20 +213,17 @@ std::vector<Ids> Screen::contenders(Decoder& decoder, std::span<const Part> sum,
                            decoder.stream());
   for (size_t m = 0; m < out.size(); m++) {
     // One summand after the other is known better, and who cannot reach the least then is gone before the next.
-    std::vector<float> known(out[m].size());
-    for (size_t part = 0; part < sum.size() && out[m].size() > kFew; part++) {
-      Ids& ids = out[m];
+    Ids& ids = out[m];
+    std::vector<float> known(ids.size());
+    for (size_t part = 0; part < sum.size() && ids.size() > kFew; part++) {
       const auto row = [&](size_t p) { return sum[p].first + static_cast<int64_t>(m); };
       const std::vector<float> more = sum[part].screen.most_by_both(decoder, row(part), ids);
-      for (size_t i = 0; i < ids.size(); i++) known[i] += more[i];
-      std::vector<float> highest = known;
-      for (size_t p = part + 1; p < sum.size(); p++) {
-        const std::vector<float> rest = sum[p].screen.most_by_upper(row(p), ids);
-        for (size_t i = 0; i < ids.size(); i++) highest[i] += rest[i];
-      }
       size_t left = 0;
       for (size_t i = 0; i < ids.size(); i++) {
-        if (!(highest[i] < bar[m])) ids[left] = ids[i], known[left++] = known[i];
+        const float most = known[i] + more[i];
+        float highest = most;
+        for (size_t p = part + 1; p < sum.size(); p++) highest += sum[p].screen.most_by_upper(row(p), ids[i]);
+        if (!(highest < bar[m])) ids[left] = ids[i], known[left++] = most;
       }
       ids.resize(left), known.resize(left);
     }
@@ -234,10 +231,8 @@ std::vector<Ids> Screen::contenders(Decoder& decoder, std::span<const Part> sum,
   return out;
 }
 
-std::vector<float> Screen::most_by_upper(int64_t m, const Ids& ids) const {
-  std::vector<float> most;
-  for (const int32_t id : ids) most.push_back(unit_[m] * *out_.f32(m, id) + slack_[m] * upper_error_[id]);
-  return most;
+float Screen::most_by_upper(int64_t m, int32_t id) const {
+  return unit_[m] * *out_.f32(m, id) + slack_[m] * upper_error_[id];
 }
 
 std::vector<float> Screen::most_by_both(Decoder& decoder, int64_t m, const Ids& ids) const {
@@ -256,8 +251,7 @@ std::vector<float> Screen::most_by_both(Decoder& decoder, int64_t m, const Ids& 
                           decoder.stream());
   const float* upper = out_.f32(m);
   for (size_t i = 0; i < ids.size(); i++) {
-    const int32_t id = ids[i];
-    most[i] = unit_[m] * (upper[id] + most[i] / 16) + near_[m] * error_[id] + far_[m] * length_[id];
+    most[i] = unit_[m] * (upper[ids[i]] + most[i] / 16) + fine_slack_[m] * error_[ids[i]];
   }
   return most;
 }

@@ -56,8 +56,8 @@ class Screen {
  private:
   int64_t width() const { return padded_ / 2; }  // bytes of a row of half codes
   void encode(int64_t n, std::span<const float> w);
-  // The most that the product of row m and each of the ids can be, by upper halves, and by whole codes.
-  std::vector<float> most_by_upper(int64_t m, const Ids& ids) const;
+  // The most that the product of row m and an id can be, by upper halves, and by whole codes.
+  float most_by_upper(int64_t m, int32_t id) const;
   std::vector<float> most_by_both(Decoder& decoder, int64_t m, const Ids& ids) const;
 
   const View<2> matrix_;
@@ -66,17 +66,18 @@ class Screen {
   uint8_t *upper_, *lower_;  // [N, width] halves of codes: row n is about scale[n] (code - 127.5)
   // What x says of an error e is at most |x / d| |d e|, the least where d is the root of the size of x.
   std::vector<float> d_;  // [K]
-  // [N] the length |d e| of what the upper halves lack of a row, or a little more, of what both lack, and the length of
-  // the row itself. One that is not finite has a scale of 0 and an infinite length, so it always contends.
-  std::vector<float> scale_, upper_error_, error_, length_;
+  // [N] the length |d e| of what the upper halves lack of a row, and of what both lack, or a little more. One that is
+  // not finite has a scale of 0 and infinite errors, so it always contends.
+  std::vector<float> scale_, upper_error_, error_;
   std::vector<int32_t> upper_pairs_, lower_pairs_;  // [N] pairs_of_i4
-  std::vector<float> error_peaks_;  // [blocks] the largest upper_error_ of each
-  float ratio_ = 0;                 // the largest of a length to its upper_error_, at most kMostRatio
+  std::vector<float> error_peaks_;                  // [blocks] the largest upper_error_ of each
+  float ratio_ = 0, fine_ratio_ = 0;                // the largest of a length to its upper_error_, to its error_
 
-  // Of the last estimate, which is unit[m] times what lies in out. It is off by near[m] errors of a row, and for what x
-  // lacks and for rounding, in the exact product as here, by far[m] lengths.
-  std::vector<int8_t> x_;                         // [M, padded K]
-  std::vector<float> unit_, near_, far_, slack_;  // slack: of upper_error_ alone
+  // Of the last estimate, which is unit[m] times what lies in out. It is off by slack[m] upper errors of a row, and by
+  // whole codes by fine_slack[m] errors: for what those lack, for what x lacks, and for rounding, in the exact product
+  // as here.
+  std::vector<int8_t> x_;  // [M, padded K]
+  std::vector<float> unit_, slack_, fine_slack_;
   float factor_ = 1;
   int64_t valid_ = 0;
   View<2> out_;

@@ -17,17 +17,17 @@ namespace deltaring {
 struct LinearI4Args {
   static constexpr int64_t kGroup = 64;       // codes that lie together: byte i < 32 has code i below and 32 + i above
   static constexpr int64_t kMostK = 1 << 18;  // whose sums stay in int32
-  static constexpr int kMostX = 82;  // so that two products of pairs fit int16
-  static constexpr int64_t kPeak = 16;  // columns behind one peak: their f32 fill a cache line
+  static constexpr int kMostX = 82;           // so that two products of pairs fit int16
+  static constexpr int64_t kPeak = 16;        // columns behind one peak: their f32 fill a cache line
 
-  int64_t M, N, K;      // K a multiple of kGroup; zeros of x fill up
-  const int8_t* x;      // [M, K], -kMostX to kMostX
-  const uint8_t* w;     // [rows of w, K / 2]
-  const float* scale;   // [rows of w], finite
+  int64_t M, N, K;       // K a multiple of kGroup; zeros of x fill up
+  const int8_t* x;       // [M, K], -kMostX to kMostX
+  const uint8_t* w;      // [rows of w, K / 2]
+  const float* scale;    // [rows of w], finite
   const int32_t* pairs;  // [rows of w] pairs_of_i4 of each
-  const int32_t* rows;  // [N], each in [0, rows of w), or null
-  View<2> out;          // [M, N] f32, N contiguous
-  float* peaks;         // [M, ceil(N / kPeak)] the largest of each kPeak columns, or null
+  const int32_t* rows;   // [N], each in [0, rows of w), or null
+  View<2> out;           // [M, N] f32, N contiguous
+  float* peaks;          // [M, ceil(N / kPeak)] the largest of each kPeak columns, or null
 };
 
 void check(const LinearI4Args& args);

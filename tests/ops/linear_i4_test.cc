@@ -108,7 +108,20 @@ TEST(LinearI4, SomeRowsInAnyOrder) {
 }
 
 void expect_extremes() {
-  for (const auto& [x, code, want] : {std::tuple{kMost, 0xff, 15 * kMost}, {-kMost, 0xff, -15 * kMost}, {-kMost, 0, 15 * kMost}}) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 20; i++) {  // of every sign, also all one above the other
+    Product p(3, 9, 1024 + 64 * i, 1);
+    for (int8_t& e : p.x) e = static_cast<int8_t>(random() % 2 ? kMost : -kMost);
+    for (uint8_t& e : p.w) e = static_cast<uint8_t>((random() % 2 ? 15 : 0) + (random() % 2 ? 240 : 0));
+    if (i % 2) {
+      for (int64_t k = 0; k < 3 * p.K; k++) p.x[k] = static_cast<int8_t>(k % 64 < 32 ? kMost : -kMost);
+      std::fill(p.w.begin(), p.w.end(), static_cast<uint8_t>(i % 4 == 1 ? 0x0f : 0xf0));
+    }
+    p.count_pairs();
+    expect_near(p.on("cpu", 1), p.on("reference", 1));
+  }
+  for (const auto& [x, code, want] :
+       {std::tuple{kMost, 0xff, 15 * kMost}, {-kMost, 0xff, -15 * kMost}, {-kMost, 0, 15 * kMost}}) {
     Product p(5, 9, LinearI4Args::kMostK, 1);
     std::fill(p.x.begin(), p.x.end(), static_cast<int8_t>(x));
     std::fill(p.w.begin(), p.w.end(), static_cast<uint8_t>(code));
@@ -152,8 +165,7 @@ TEST(LinearI4, RefusesWhatDoesNotFit) {
   for (const auto& spoil : std::initializer_list<void (*)(LinearI4Args&)>{
            [](LinearI4Args& a) { a.K = 0; }, [](LinearI4Args& a) { a.K = 65; }, [](LinearI4Args& a) { a.K *= 1 << 20; },
            [](LinearI4Args& a) { a.M = -1; }, [](LinearI4Args& a) { a.N = 4; }, [](LinearI4Args& a) { a.w = nullptr; },
-           [](LinearI4Args& a) { a.pairs = nullptr; },
-           [](LinearI4Args& a) { a.out.stride[1] = 2; }}) {
+           [](LinearI4Args& a) { a.pairs = nullptr; }, [](LinearI4Args& a) { a.out.stride[1] = 2; }}) {
     LinearI4Args bad = args;
     spoil(bad);
     EXPECT_THROW(check(bad), Error);

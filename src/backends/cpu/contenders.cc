@@ -46,9 +46,9 @@ HWY_INLINE void ScanAll(const ContendersArgs& a, int64_t m, const Value& value, 
 
 // Appends the ids of blocks [begin, end).
 void Contenders(const ContendersArgs& a, int64_t m, int64_t begin, int64_t end, std::vector<int32_t>& ids) {
-  constexpr int64_t kChunk = 256;                              // blocks that are looked at together
+  constexpr int64_t kChunk = 256;  // blocks that are looked at together
   const int64_t blocks = (a.valid + Estimate::kBlock - 1) / Estimate::kBlock;
-  constexpr int64_t kAhead = 8;                                // blocks that are brought into the cache early
+  constexpr int64_t kAhead = 8;  // blocks that are brought into the cache early
   int32_t open[kChunk + kAhead], some[kChunk * Estimate::kBlock];
   const auto value_peaks = [=](const Estimate& e) { return e.value_peaks + m * blocks; };
   const auto value = [=](const Estimate& e) { return e.value.f32(m); };

@@ -47,8 +47,8 @@ HWY_INLINE void Column(const LinearI4Args& a, const PackedI4&, int64_t m, const 
   }
 }
 
-HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale, float* out,
-                       float* peaks) {
+HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale,
+                       float* out, float* peaks) {
   for (int j = 0; j < kTileCols; j++) {
     out[j] = static_cast<float>(2 * (sums[j] - pairs[j]) + x) * scale[j];
     peaks[j] = std::max(peaks[j], out[j]);
@@ -169,8 +169,8 @@ HWY_INLINE hn::Vec<hn::Full128<int32_t> > InFour(D d, hn::Vec<D> v) {
 
 // out[j] is what the j-th column comes to, x the sum of the numbers of its row of x: 2 w - 15 = 2 (w - 8) + 1. Peaks of
 // the columns before may grow.
-HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale, float* out,
-                       float* peaks) {
+HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale,
+                       float* out, float* peaks) {
   const hn::Full128<int32_t> d;
   const hn::Full128<float> df;
   const hn::Repartition<uint64_t, decltype(d)> two;
@@ -179,7 +179,8 @@ HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, i
     return hn::BitCast(two, hn::Add(hn::InterleaveLower(d, v, w), hn::InterleaveUpper(d, v, w)));
   };
   const auto ab = add(sums[0], sums[1]), ce = add(sums[2], sums[3]);
-  const auto all = hn::Add(hn::BitCast(d, hn::InterleaveLower(two, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(two, ab, ce)));
+  const auto all =
+      hn::Add(hn::BitCast(d, hn::InterleaveLower(two, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(two, ab, ce)));
   const auto whole = hn::Add(hn::ShiftLeft<1>(hn::Sub(all, hn::LoadU(d, pairs))), hn::Set(d, x));
   const auto product = hn::Mul(hn::ConvertTo(df, whole), hn::LoadU(df, scale));
   hn::StoreU(product, df, out);
