@@ -60,7 +60,7 @@ std::vector<float> weights_for(std::span<const float> sizes, int64_t K) {
 int64_t Screen::planned_bytes(int64_t rows, int64_t columns) {
   if (!worth(rows, columns)) return 0;
   return static_cast<int64_t>(2 * plane(rows, columns)) +
-         (5 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
+         (6 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
 }
 
 Screen::Screen(const View<2>& matrix, std::span<const float> sizes)
@@ -71,6 +71,7 @@ Screen::Screen(const View<2>& matrix, std::span<const float> sizes)
       scale_(static_cast<size_t>(matrix.shape[0])),
       upper_error_(scale_.size()),
       error_(scale_.size()),
+      length_(scale_.size()),
       upper_pairs_(scale_.size()),
       lower_pairs_(scale_.size()),
       error_peaks_(static_cast<size_t>(blocks_of(matrix.shape[0]))) {
@@ -94,7 +95,7 @@ void Screen::encode(int64_t n, std::span<const float> w) {
   float most = 0, sum = 0;
   for (const float e : w) most = std::max(most, std::abs(e)), sum += e - e;
   if (sum != 0) {  // NaN
-    upper_error_[n] = error_[n] = std::numeric_limits<float>::infinity();
+    upper_error_[n] = error_[n] = length_[n] = std::numeric_limits<float>::infinity();
     return;
   }
   const float scale = scale_[n] = above_zero(most / 128);
@@ -110,17 +111,16 @@ void Screen::encode(int64_t n, std::span<const float> w) {
     put(lower_ + n * width(), static_cast<int64_t>(k), lower);
   }
   // Not less than the lengths of what the codes stand for.
-  const float length = above_zero(std::sqrt(std::max({square, by_codes[0], by_codes[1]})) * kMargin);
-  error_[n] = std::max(above_zero(std::sqrt(lack)), length / (16 * kMostRatio));
+  const float length = length_[n] = above_zero(std::sqrt(std::max({square, by_codes[0], by_codes[1]})) * kMargin);
+  error_[n] = above_zero(std::sqrt(lack));
   upper_error_[n] = std::max(above_zero(std::sqrt(upper_lack)), length / kMostRatio);
-  fine_ratio_ = std::max(fine_ratio_, length / error_[n]);
   ratio_ = std::max(ratio_, length / upper_error_[n]);
 }
 
 bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, View<2> out) {
   const auto [M, K] = x.shape;
   x_.assign(static_cast<size_t>(M * padded_), 0);
-  for (std::vector<float>* list : {&unit_, &slack_, &fine_slack_}) list->resize(static_cast<size_t>(M));
+  for (std::vector<float>* list : {&unit_, &slack_, &near_, &far_}) list->resize(static_cast<size_t>(M));
   for (int64_t m = 0; m < M; m++) {
     const float* row = x.f32(m);
     float most = 0;
@@ -141,7 +141,7 @@ bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, 
     unit_[m] = 8 * step * factor;
     const double near = std::sqrt(weighted), far = std::sqrt(lack) + length * static_cast<double>(K + 8) * 0x1p-23;
     slack_[m] = above_zero((near + ratio_ * far) * factor * kMargin);
-    fine_slack_[m] = above_zero((near + fine_ratio_ * far) * factor * kMargin);
+    near_[m] = above_zero(near * factor * kMargin), far_[m] = above_zero(far * factor * kMargin);
   }
   factor_ = factor, valid_ = valid, out_ = out;
   out_.shape[1] = valid;
@@ -251,7 +251,7 @@ std::vector<float> Screen::most_by_both(Decoder& decoder, int64_t m, const Ids& 
                           decoder.stream());
   const float* upper = out_.f32(m);
   for (size_t i = 0; i < ids.size(); i++) {
-    most[i] = unit_[m] * (upper[ids[i]] + most[i] / 16) + fine_slack_[m] * error_[ids[i]];
+    most[i] = unit_[m] * (upper[ids[i]] + most[i] / 16) + near_[m] * error_[ids[i]] + far_[m] * length_[ids[i]];
   }
   return most;
 }

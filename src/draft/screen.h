@@ -68,16 +68,16 @@ class Screen {
   std::vector<float> d_;  // [K]
   // [N] the length |d e| of what the upper halves lack of a row, and of what both lack, or a little more. One that is
   // not finite has a scale of 0 and infinite errors, so it always contends.
-  std::vector<float> scale_, upper_error_, error_;
+  std::vector<float> scale_, upper_error_, error_, length_;  // length: of the row and of its codes, at most
   std::vector<int32_t> upper_pairs_, lower_pairs_;  // [N] pairs_of_i4
   std::vector<float> error_peaks_;                  // [blocks] the largest upper_error_ of each
-  float ratio_ = 0, fine_ratio_ = 0;                // the largest of a length to its upper_error_, to its error_
+  float ratio_ = 0;                                 // the largest of a length to its upper_error_
 
   // Of the last estimate, which is unit[m] times what lies in out. It is off by slack[m] upper errors of a row, and by
-  // whole codes by fine_slack[m] errors: for what those lack, for what x lacks, and for rounding, in the exact product
+  // whole codes by near[m] errors and far[m] lengths: for what those lack, for what x lacks, and for rounding, in the exact product
   // as here.
   std::vector<int8_t> x_;  // [M, padded K]
-  std::vector<float> unit_, slack_, fine_slack_;
+  std::vector<float> unit_, slack_, near_, far_;
   float factor_ = 1;
   int64_t valid_ = 0;
   View<2> out_;

@@ -152,8 +152,6 @@ TEST(Screen, SizesOfTheVectorMakeContendersFewer) {
     Product::expect_all(ids[0], z, kIds, least);
     open.push_back(ids[0].size());
   }
-  EXPECT_LT(open[0], open[1]);
-  EXPECT_GT(open[2], open[1]);
   EXPECT_THAT(std::vector(open.begin() + 3, open.end()), ::testing::Each(open[1]));
 }
 
