@@ -183,13 +183,14 @@ struct BlockBackbone::Block {
     return {
         .count = static_cast<int32_t>(seat.size()), .start = start.data(), .seat = seat.data(), .first = first.data()};
   }
-  // Leaves of each block the rows up to its last prediction, and what x has of them: behind the last attention a row
-  // says nothing to those before it.
-  View<2> drop_rest(View<2> x, int64_t anchor_rows) {
+  // Leaves of each block the rows from `first` up to its last prediction, and what x has of them: behind the last
+  // attention a row says nothing to those before it, and without convolutions to none.
+  View<2> drop_rest(View<2> x, int64_t first, int64_t anchor_rows) {
     int32_t begin = 0;
     for (size_t b = 0; b < drafts.size(); b++) {
-      const int64_t rows = anchor_rows + drafts[b];
-      std::copy_n(x.f32(start[b]), rows * x.shape[1], x.f32(begin));
+      const int64_t rows = anchor_rows - first + drafts[b];
+      const float* from = x.f32(start[b] + first);
+      std::copy(from, from + rows * x.shape[1], x.f32(begin));
       start[b] = begin, begin += static_cast<int32_t>(rows);
     }
     start.back() = begin;
@@ -234,12 +235,13 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
   decoder.ops().embedding({.ids = block.ids.data(), .table = model_.weights().embed_tokens, .out = x},
                           decoder.stream());
   scale(x, config_.input_embedding_scale);
+  const int32_t gone = config_.conv_kernel_size == 0 ? anchor_rows : 0;
   for (size_t i = 0; i < weights_.layers.size(); i++) {
     const BlockLayerWeights& w = weights_.layers[i];
     residual(w.input_layernorm, w.attention_conv, rows, x, [&](View<2> in, View<2> to, bool accumulate) {
       attention(w, static_cast<int64_t>(i), rows, in, to, accumulate);
     });
-    if (i + 1 == weights_.layers.size()) x = block.drop_rest(x, anchor_rows);
+    if (i + 1 == weights_.layers.size()) x = block.drop_rest(x, gone, anchor_rows);
     residual(w.post_attention_layernorm, w.mlp_conv, rows, x, [&](View<2> in, View<2> to, bool accumulate) {
       const int64_t n = in.shape[0];
       decoder.mlp(w.mlp, in, gate_.rows(0, n), up_.rows(0, n), to, accumulate);
@@ -249,7 +251,7 @@ Predictions BlockBackbone::run(std::span<const DraftRequest> requests) {
   std::vector<int64_t> next = out.first;  // row of each position that the next block fills
   for (int32_t b = 0; b < rows.count; b++) {
     for (int64_t k = 0; k < block.drafts[b]; k++) {
-      std::copy_n(x.f32(rows.start[b] + anchor_rows + k), x.shape[1], hidden_.f32(next[k]++));
+      std::copy_n(x.f32(rows.start[b] + anchor_rows - gone + k), x.shape[1], hidden_.f32(next[k]++));
     }
   }
   return out;

@@ -48,7 +48,7 @@ BlockDrafter::BlockDrafter(BlockWeights weights, HybridModel& model, StatePool& 
     }
   }
   arena_ = allocate_scratch(*this, scratch(weights_.config, pool.options().seats), "logits of the drafter");
-  if (screens(weights_.config) && Screen::serves(model.decoder().ops())) screen_.emplace(head_matrix());
+  if (screens(weights_.config) && Screen::serves(model.decoder().ops())) screen_.emplace(head_matrix(), weights_.norm);
 }
 
 const View<2>& BlockDrafter::head_matrix() const {

@@ -16,6 +16,7 @@ constexpr int64_t kGathered = 1024;  // rows of an exact product
 constexpr size_t kFew = 32;          // ids whose exact products cost no more than a look at their codes
 constexpr float kMargin = 1.001f;    // bounds are rounded too
 constexpr float kMostRatio = 64;
+constexpr double kLeastSize = 1.0 / 64;
 
 int64_t padded(int64_t K) { return (K + LinearI4Args::kGroup - 1) / LinearI4Args::kGroup * LinearI4Args::kGroup; }
 
@@ -41,22 +42,38 @@ float largest_but(std::span<float> x, size_t count) {
   return x[count - 1];
 }
 
+// d for x of these sizes, 1 on average. Sizes that say nothing, or too little of a single number, are the average.
+std::vector<float> weights_for(std::span<const float> sizes, int64_t K) {
+  std::vector<float> d(static_cast<size_t>(K), 1.0f);
+  double sum = 0;
+  for (const float size : sizes) sum += std::abs(size);
+  const double mean = sum / static_cast<double>(K);
+  if (static_cast<int64_t>(sizes.size()) != K || !(mean > 0) || !std::isfinite(mean)) return d;
+  for (size_t k = 0; k < d.size(); k++) {
+    d[k] = static_cast<float>(std::sqrt(std::max(std::abs(sizes[k]) / mean, kLeastSize)));
+  }
+  return d;
+}
+
 }  // namespace
 
 int64_t Screen::planned_bytes(int64_t rows, int64_t columns) {
   if (!worth(rows, columns)) return 0;
   return static_cast<int64_t>(2 * plane(rows, columns)) +
-         (4 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
+         (6 * rows + blocks_of(rows)) * static_cast<int64_t>(sizeof(float));
 }
 
-Screen::Screen(const View<2>& matrix)
+Screen::Screen(const View<2>& matrix, std::span<const float> sizes)
     : matrix_(matrix),
       padded_(padded(matrix.shape[1])),
       arena_(2 * plane(matrix.shape[0], matrix.shape[1]), "codes of a head"),
+      d_(weights_for(sizes, matrix.shape[1])),
       scale_(static_cast<size_t>(matrix.shape[0])),
       upper_error_(scale_.size()),
       error_(scale_.size()),
       length_(scale_.size()),
+      upper_pairs_(scale_.size()),
+      lower_pairs_(scale_.size()),
       error_peaks_(static_cast<size_t>(blocks_of(matrix.shape[0]))) {
   const auto [N, K] = matrix.shape;
   for (uint8_t** half : {&upper_, &lower_}) {
@@ -67,6 +84,8 @@ Screen::Screen(const View<2>& matrix)
   for (int64_t n = 0; n < N; n++) {
     for (int64_t k = 0; k < K; k++) w[k] = load_as_float(matrix.data, matrix.dtype, matrix.offset(n, k));
     encode(n, w);
+    upper_pairs_[n] = pairs_of_i4(upper_ + n * width(), padded_);
+    lower_pairs_[n] = pairs_of_i4(lower_ + n * width(), padded_);
     float& peak = error_peaks_[n / Estimate::kBlock];
     peak = std::max(peak, upper_error_[n]);
   }
@@ -80,30 +99,36 @@ void Screen::encode(int64_t n, std::span<const float> w) {
     return;
   }
   const float scale = scale_[n] = above_zero(most / 128);
-  double upper_lack = 0, lack = 0, square = 0;
+  double upper_lack = 0, lack = 0, square = 0, by_codes[2] = {};
   for (size_t k = 0; k < w.size(); k++) {
     const int code = std::clamp(static_cast<int>(w[k] / scale + 128), 0, 255), upper = code / 16, lower = code % 16;
     const double by_upper = w[k] - 8.0 * scale * (2 * upper - 15), by_both = by_upper - 0.5 * scale * (2 * lower - 15);
-    upper_lack += by_upper * by_upper, lack += by_both * by_both, square += double{w[k]} * w[k];
+    const double d = d_[k];
+    upper_lack += d * d * by_upper * by_upper, lack += d * d * by_both * by_both;
+    square += double{w[k]} * w[k];
+    by_codes[0] += (w[k] - by_upper) * (w[k] - by_upper), by_codes[1] += (w[k] - by_both) * (w[k] - by_both);
     put(upper_ + n * width(), static_cast<int64_t>(k), upper);
     put(lower_ + n * width(), static_cast<int64_t>(k), lower);
   }
-  // Not less than the length of what the codes stand for.
-  length_[n] = above_zero(std::sqrt(square) + std::sqrt(std::max(upper_lack, lack)));
+  // Not less than the lengths of what the codes stand for.
+  const float length = length_[n] = above_zero(std::sqrt(std::max({square, by_codes[0], by_codes[1]})) * kMargin);
   error_[n] = above_zero(std::sqrt(lack));
-  upper_error_[n] = std::max(above_zero(std::sqrt(upper_lack)), length_[n] / kMostRatio);
-  ratio_ = std::max(ratio_, length_[n] / upper_error_[n]);
+  upper_error_[n] = std::max(above_zero(std::sqrt(upper_lack)), length / kMostRatio);
+  ratio_ = std::max(ratio_, length / upper_error_[n]);
 }
 
 bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, View<2> out) {
   const auto [M, K] = x.shape;
   x_.assign(static_cast<size_t>(M * padded_), 0);
-  for (std::vector<float>* list : {&unit_, &near_, &far_, &slack_}) list->resize(static_cast<size_t>(M));
+  for (std::vector<float>* list : {&unit_, &slack_, &near_, &far_}) list->resize(static_cast<size_t>(M));
   for (int64_t m = 0; m < M; m++) {
     const float* row = x.f32(m);
     float most = 0;
-    double square = 0, lack = 0;
-    for (int64_t k = 0; k < K; k++) most = std::max(most, std::abs(row[k])), square += double{row[k]} * row[k];
+    double square = 0, weighted = 0, lack = 0;
+    for (int64_t k = 0; k < K; k++) {
+      const double by_d = row[k] / d_[k];
+      most = std::max(most, std::abs(row[k])), square += double{row[k]} * row[k], weighted += by_d * by_d;
+    }
     if (!std::isfinite(square)) return false;
     const float step = above_zero(most / kMostX), inverse = 1 / step;
     for (int64_t k = 0; k < K; k++) {
@@ -114,9 +139,9 @@ bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, 
     }
     const double length = std::sqrt(square);
     unit_[m] = 8 * step * factor;
-    near_[m] = above_zero(length * factor * kMargin);
-    far_[m] = above_zero((std::sqrt(lack) + length * static_cast<double>(K + 8) * 0x1p-23) * factor * kMargin);
-    slack_[m] = near_[m] + kMargin * ratio_ * far_[m];
+    const double near = std::sqrt(weighted), far = std::sqrt(lack) + length * static_cast<double>(K + 8) * 0x1p-23;
+    slack_[m] = above_zero((near + ratio_ * far) * factor * kMargin);
+    near_[m] = above_zero(near * factor * kMargin), far_[m] = above_zero(far * factor * kMargin);
   }
   factor_ = factor, valid_ = valid, out_ = out;
   out_.shape[1] = valid;
@@ -128,6 +153,7 @@ bool Screen::estimate(Decoder& decoder, View<2> x, float factor, int64_t valid, 
                            .x = x_.data(),
                            .w = upper_,
                            .scale = scale_.data(),
+                           .pairs = upper_pairs_.data(),
                            .rows = nullptr,
                            .out = out_,
                            .peaks = peaks_.data()},
@@ -185,39 +211,49 @@ std::vector<Ids> Screen::contenders(Decoder& decoder, std::span<const Part> sum,
   std::vector<Ids> out(bar.size());
   decoder.ops().contenders({.sum = estimates, .valid = sum[0].screen.valid_, .least = bar.data(), .ids = out.data()},
                            decoder.stream());
-  std::vector<float> most;
   for (size_t m = 0; m < out.size(); m++) {
+    // One summand after the other is known better, and who cannot reach the least then is gone before the next.
     Ids& ids = out[m];
-    if (ids.size() <= kFew) continue;
-    most.assign(ids.size(), 0);
-    for (const auto& [screen, first] : sum) screen.add_most(decoder, first + static_cast<int64_t>(m), ids, most);
-    size_t left = 0;
-    for (size_t i = 0; i < ids.size(); i++) {
-      if (!(most[i] < bar[m])) ids[left++] = ids[i];
+    std::vector<float> known(ids.size());
+    for (size_t part = 0; part < sum.size() && ids.size() > kFew; part++) {
+      const auto row = [&](size_t p) { return sum[p].first + static_cast<int64_t>(m); };
+      const std::vector<float> more = sum[part].screen.most_by_both(decoder, row(part), ids);
+      size_t left = 0;
+      for (size_t i = 0; i < ids.size(); i++) {
+        const float most = known[i] + more[i];
+        float highest = most;
+        for (size_t p = part + 1; p < sum.size(); p++) highest += sum[p].screen.most_by_upper(row(p), ids[i]);
+        if (!(highest < bar[m])) ids[left] = ids[i], known[left++] = most;
+      }
+      ids.resize(left), known.resize(left);
     }
-    ids.resize(left);
   }
   return out;
 }
 
-void Screen::add_most(Decoder& decoder, int64_t m, const Ids& ids, std::span<float> most) const {
+float Screen::most_by_upper(int64_t m, int32_t id) const {
+  return unit_[m] * *out_.f32(m, id) + slack_[m] * upper_error_[id];
+}
+
+std::vector<float> Screen::most_by_both(Decoder& decoder, int64_t m, const Ids& ids) const {
   const auto count = static_cast<int64_t>(ids.size());
-  std::vector<float> lower(ids.size());
+  std::vector<float> most(ids.size());
   decoder.ops().linear_i4({.M = 1,
                            .N = count,
                            .K = padded_,
                            .x = x_.data() + m * padded_,
                            .w = lower_,
                            .scale = scale_.data(),
+                           .pairs = lower_pairs_.data(),
                            .rows = ids.data(),
-                           .out = dense<2>(lower.data(), DType::f32, {1, count}),
+                           .out = dense<2>(most.data(), DType::f32, {1, count}),
                            .peaks = nullptr},
                           decoder.stream());
   const float* upper = out_.f32(m);
   for (size_t i = 0; i < ids.size(); i++) {
-    const int32_t id = ids[i];
-    most[i] += unit_[m] * (upper[id] + lower[i] / 16) + near_[m] * error_[id] + far_[m] * length_[id];
+    most[i] = unit_[m] * (upper[ids[i]] + most[i] / 16) + near_[m] * error_[ids[i]] + far_[m] * length_[ids[i]];
   }
+  return most;
 }
 
 void Screen::exact(Decoder& decoder, View<2> x, std::span<const int32_t> ids, std::span<float> out,

@@ -26,8 +26,9 @@ class Screen {
   static bool serves(const OpTable& ops) { return ops.linear_i4 && ops.contenders; }
   static int64_t planned_bytes(int64_t rows, int64_t columns);
 
-  // The matrix [N, K] outlives the screen.
-  explicit Screen(const View<2>& matrix);
+  // The matrix [N, K] outlives the screen. Bounds are the tighter the better `sizes` [K], if there are any, say how
+  // large the numbers of x are beside each other: behind a norm, its weights.
+  explicit Screen(const View<2>& matrix, std::span<const float> sizes = {});
 
   // Estimates `factor` > 0 times x [M, K] times rows [0, valid), into out [M, N], which stays as it is until the next
   // call. What follows is about these. False, and nothing follows, when a number of x is not finite.
@@ -55,23 +56,28 @@ class Screen {
  private:
   int64_t width() const { return padded_ / 2; }  // bytes of a row of half codes
   void encode(int64_t n, std::span<const float> w);
-  // most[i] += the most that the product of row m and ids[i] can be, by whole codes.
-  void add_most(Decoder& decoder, int64_t m, const Ids& ids, std::span<float> most) const;
+  // The most that the product of row m and an id can be, by upper halves, and by whole codes.
+  float most_by_upper(int64_t m, int32_t id) const;
+  std::vector<float> most_by_both(Decoder& decoder, int64_t m, const Ids& ids) const;
 
   const View<2> matrix_;
   const int64_t padded_;  // K
   Arena arena_;
   uint8_t *upper_, *lower_;  // [N, width] halves of codes: row n is about scale[n] (code - 127.5)
-  // [N] the length of what the upper halves lack of a row, or a little more, of what both lack, and of the row itself.
-  // One that is not finite has a scale of 0 and an infinite length, so it always contends.
-  std::vector<float> scale_, upper_error_, error_, length_;
-  std::vector<float> error_peaks_;  // [blocks] the largest upper_error_ of each
-  float ratio_ = 0;                 // the largest of a length to its upper_error_, at most kMostRatio
+  // What x says of an error e is at most |x / d| |d e|, the least where d is the root of the size of x.
+  std::vector<float> d_;  // [K]
+  // [N] the length |d e| of what the upper halves lack of a row, and of what both lack, or a little more. One that is
+  // not finite has a scale of 0 and infinite errors, so it always contends.
+  std::vector<float> scale_, upper_error_, error_, length_;  // length: of the row and of its codes, at most
+  std::vector<int32_t> upper_pairs_, lower_pairs_;  // [N] pairs_of_i4
+  std::vector<float> error_peaks_;                  // [blocks] the largest upper_error_ of each
+  float ratio_ = 0;                                 // the largest of a length to its upper_error_
 
-  // Of the last estimate, which is unit[m] times what lies in out. It is off by near[m] errors of a row, and for what x
-  // lacks and for rounding, in the exact product as here, by far[m] lengths.
-  std::vector<int8_t> x_;                         // [M, padded K]
-  std::vector<float> unit_, near_, far_, slack_;  // slack: of upper_error_ alone
+  // Of the last estimate, which is unit[m] times what lies in out. It is off by slack[m] upper errors of a row, and by
+  // whole codes by near[m] errors and far[m] lengths: for what those lack, for what x lacks, and for rounding, in the exact product
+  // as here.
+  std::vector<int8_t> x_;  // [M, padded K]
+  std::vector<float> unit_, slack_, near_, far_;
   float factor_ = 1;
   int64_t valid_ = 0;
   View<2> out_;

@@ -128,6 +128,33 @@ TEST(Screen, BoundsHoldForAllNumbersAndSums) {
   }
 }
 
+// What x is like makes bounds tighter, and what is said of it wrongly does not make them wrong.
+TEST(Screen, SizesOfTheVectorMakeContendersFewer) {
+  Rig rig(random_model(mini_config(), 3), {});
+  Decoder& decoder = rig.model.decoder();
+  Product p(decoder, DType::bf16, 256, 8);
+  std::vector<float> estimates(Product::kRows * kIds), sizes, wrong;
+  for (int64_t k = 0; k < p.K; k++) {
+    sizes.push_back(k % 4 == 0 ? -1.0f : 0.02f), wrong.push_back(k % 4 == 0 ? 0.0f : 1.0f);
+    p.x[k] *= sizes.back();
+  }
+  decoder.linear(p.rows, p.matrix, p.out);
+  const auto z = [&](int64_t n) { return *p.out.f32(0, n); };
+  const float least = Product::ranked(z, kIds, 40);
+  std::vector<size_t> open;
+  for (const std::vector<float>& some :
+       {sizes, {}, wrong, std::vector<float>(p.K, 0.0f), std::vector<float>(p.K, NAN), std::vector<float>(3, 1.0f)}) {
+    Screen screen(p.matrix, some);
+    ASSERT_TRUE(
+        screen.estimate(decoder, p.rows, 1, kIds, dense<2>(estimates.data(), DType::f32, {Product::kRows, kIds})));
+    const Screen::Part all{screen, 0};
+    const std::vector<Ids> ids = Screen::contenders(decoder, {&all, 1}, {&least, 1});
+    Product::expect_all(ids[0], z, kIds, least);
+    open.push_back(ids[0].size());
+  }
+  EXPECT_THAT(std::vector(open.begin() + 3, open.end()), ::testing::Each(open[1]));
+}
+
 TEST(Screen, SaysNothingOfVectorsThatAreNotFinite) {
   Rig rig(random_model(mini_config(), 3), {});
   Decoder& decoder = rig.model.decoder();

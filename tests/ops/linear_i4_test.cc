@@ -12,6 +12,8 @@
 namespace deltaring::test {
 namespace {
 
+constexpr int kMost = LinearI4Args::kMostX;
+
 struct Product {
   Product(int64_t M, int64_t N, int64_t K, uint32_t seed)
       : M(M),
@@ -20,11 +22,16 @@ struct Product {
         blocks((N + LinearI4Args::kPeak - 1) / LinearI4Args::kPeak),
         x(M * K),
         w(N * K / 2),
-        scale(N) {
+        scale(N),
+        pairs(N) {
     std::mt19937 random(seed);
-    for (int8_t& e : x) e = static_cast<int8_t>(static_cast<int32_t>(random() % 255) - 127);
+    for (int8_t& e : x) e = static_cast<int8_t>(static_cast<int32_t>(random() % (2 * kMost + 1)) - kMost);
     for (uint8_t& e : w) e = static_cast<uint8_t>(random());
     for (float& e : scale) e = 0x1p-10f * static_cast<float>(random() % 1000 + 1);
+    count_pairs();
+  }
+  void count_pairs() {
+    for (int64_t n = 0; n < N; n++) pairs[n] = pairs_of_i4(w.data() + n * K / 2, K);
   }
   // [M, columns + 1], the last column a sentinel, then peaks.
   std::vector<float> on(const char* name, int threads, const std::vector<int32_t>& rows = {}) const {
@@ -40,6 +47,7 @@ struct Product {
                    .x = x.data(),
                    .w = w.data(),
                    .scale = scale.data(),
+                   .pairs = pairs.data(),
                    .rows = rows.empty() ? nullptr : rows.data(),
                    .out = view,
                    .peaks = rows.empty() ? out.data() + M * (columns + 1) : nullptr},
@@ -51,6 +59,7 @@ struct Product {
   std::vector<int8_t> x;
   std::vector<uint8_t> w;
   std::vector<float> scale;
+  std::vector<int32_t> pairs;
 };
 
 // The reference rounds once, the others twice.
@@ -99,10 +108,24 @@ TEST(LinearI4, SomeRowsInAnyOrder) {
 }
 
 void expect_extremes() {
-  for (const auto& [x, code, want] : {std::tuple{127, 0xff, 15 * 127}, {-127, 0xff, -15 * 127}, {-127, 0, 15 * 127}}) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 20; i++) {  // of every sign, also all one above the other
+    Product p(3, 9, 1024 + 64 * i, 1);
+    for (int8_t& e : p.x) e = static_cast<int8_t>(random() % 2 ? kMost : -kMost);
+    for (uint8_t& e : p.w) e = static_cast<uint8_t>((random() % 2 ? 15 : 0) + (random() % 2 ? 240 : 0));
+    if (i % 2) {
+      for (int64_t k = 0; k < 3 * p.K; k++) p.x[k] = static_cast<int8_t>(k % 64 < 32 ? kMost : -kMost);
+      std::fill(p.w.begin(), p.w.end(), static_cast<uint8_t>(i % 4 == 1 ? 0x0f : 0xf0));
+    }
+    p.count_pairs();
+    expect_near(p.on("cpu", 1), p.on("reference", 1));
+  }
+  for (const auto& [x, code, want] :
+       {std::tuple{kMost, 0xff, 15 * kMost}, {-kMost, 0xff, -15 * kMost}, {-kMost, 0, 15 * kMost}}) {
     Product p(5, 9, LinearI4Args::kMostK, 1);
     std::fill(p.x.begin(), p.x.end(), static_cast<int8_t>(x));
     std::fill(p.w.begin(), p.w.end(), static_cast<uint8_t>(code));
+    p.count_pairs();
     std::fill(p.scale.begin(), p.scale.end(), 1.0f);
     for (const char* name : {"reference", "cpu"}) {
       const std::vector<float> out = p.on(name, 2);
@@ -134,6 +157,7 @@ TEST(LinearI4, RefusesWhatDoesNotFit) {
                     .x = p.x.data(),
                     .w = p.w.data(),
                     .scale = p.scale.data(),
+                    .pairs = p.pairs.data(),
                     .rows = nullptr,
                     .out = dense<2>(out.data(), DType::f32, {2, 3}),
                     .peaks = nullptr};
@@ -141,7 +165,7 @@ TEST(LinearI4, RefusesWhatDoesNotFit) {
   for (const auto& spoil : std::initializer_list<void (*)(LinearI4Args&)>{
            [](LinearI4Args& a) { a.K = 0; }, [](LinearI4Args& a) { a.K = 65; }, [](LinearI4Args& a) { a.K *= 1 << 20; },
            [](LinearI4Args& a) { a.M = -1; }, [](LinearI4Args& a) { a.N = 4; }, [](LinearI4Args& a) { a.w = nullptr; },
-           [](LinearI4Args& a) { a.out.stride[1] = 2; }}) {
+           [](LinearI4Args& a) { a.pairs = nullptr; }, [](LinearI4Args& a) { a.out.stride[1] = 2; }}) {
     LinearI4Args bad = args;
     spoil(bad);
     EXPECT_THROW(check(bad), Error);

@@ -1,8 +1,12 @@
+#include <algorithm>
+#include <bit>
+
 #include "backends/cpu/ops.h"
 #include "backends/cpu/stream.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/contenders.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
@@ -16,7 +20,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class Value, class Error>
 HWY_INLINE int64_t Scan(D d, const ContendersArgs& a, int64_t m, const Value& value, const Error& error, int64_t first,
                         int64_t end, int32_t*& out) {
-  const hn::RebindToSigned<D> ids;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto least = hn::Set(d, a.least[m]);
   for (; first + lanes <= end; first += lanes) {
@@ -25,10 +28,9 @@ HWY_INLINE int64_t Scan(D d, const ContendersArgs& a, int64_t m, const Value& va
       most = hn::MulAdd(hn::Set(d, e.unit[m]), hn::LoadU(d, value(e) + first), most);
       most = hn::MulAdd(hn::Set(d, e.slack[m]), hn::LoadU(d, error(e) + first), most);
     }
-    const auto beaten = hn::Lt(most, least);
-    if (hn::AllTrue(d, beaten)) continue;
-    const auto may = hn::RebindMask(ids, hn::Not(beaten));
-    out += hn::CompressStore(hn::Iota(ids, static_cast<int32_t>(first)), may, ids, out);
+    uint64_t may = 0;
+    hn::StoreMaskBits(d, hn::Not(hn::Lt(most, least)), reinterpret_cast<uint8_t*>(&may));
+    for (; may; may &= may - 1) *out++ = static_cast<int32_t>(first + std::countr_zero(may));
   }
   return first;
 }
@@ -44,24 +46,26 @@ HWY_INLINE void ScanAll(const ContendersArgs& a, int64_t m, const Value& value, 
 
 // Appends the ids of blocks [begin, end).
 void Contenders(const ContendersArgs& a, int64_t m, int64_t begin, int64_t end, std::vector<int32_t>& ids) {
-  constexpr int64_t kChunk = 256;                              // blocks that are looked at together
-  constexpr int64_t kSlack = HWY_MAX_BYTES / sizeof(int32_t);  // a store may write a whole vector
+  constexpr int64_t kChunk = 256;  // blocks that are looked at together
   const int64_t blocks = (a.valid + Estimate::kBlock - 1) / Estimate::kBlock;
-  int32_t open[kChunk + kSlack], some[Estimate::kBlock + kSlack];
+  constexpr int64_t kAhead = 8;  // blocks that are brought into the cache early
+  int32_t open[kChunk + kAhead], some[kChunk * Estimate::kBlock];
   const auto value_peaks = [=](const Estimate& e) { return e.value_peaks + m * blocks; };
   const auto value = [=](const Estimate& e) { return e.value.f32(m); };
   for (; begin < end; begin += kChunk) {
     int32_t* last = open;
     ScanAll(
         a, m, value_peaks, [](const Estimate& e) { return e.error_peaks; }, begin, std::min(end, begin + kChunk), last);
+    std::fill_n(last, kAhead, static_cast<int32_t>(begin));
+    int32_t* found = some;
     for (const int32_t* block = open; block < last; block++) {
-      int32_t* found = some;
-      const int64_t first = *block * Estimate::kBlock;
+      const int64_t first = *block * Estimate::kBlock, ahead = block[kAhead] * Estimate::kBlock;
+      for (const Estimate& e : a.sum) hwy::Prefetch(e.value.f32(m, ahead)), hwy::Prefetch(e.error + ahead);
       ScanAll(
           a, m, value, [](const Estimate& e) { return e.error; }, first, std::min(a.valid, first + Estimate::kBlock),
           found);
-      ids.insert(ids.end(), some, found);
     }
+    ids.insert(ids.end(), some, found);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backends/cpu/ops.h"
+#include "backends/cpu/packed_i4.h"
 #include "backends/cpu/stream.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,27 +22,37 @@ constexpr int kTileRows = 8;  // of x: their sums stay in registers while a row 
 constexpr int kTileCols = 4;  // whose sums are added up together
 constexpr int64_t kGroup = LinearI4Args::kGroup, kHalf = kGroup / 2;
 constexpr int64_t kAhead = 8;  // rows of w that are brought into the cache early
-constexpr int64_t kCacheLine = 64;
+constexpr int kMostX = LinearI4Args::kMostX;
 
 HWY_INLINE int64_t RowOf(const LinearI4Args& a, int64_t n) { return a.rows ? a.rows[n] : n; }
 
 #if HWY_TARGET == HWY_SCALAR
 using SumsVec = int32_t;
 
-// sums[i] = sum_k x[m + i, k] code[k] for MR rows of x.
+}  // namespace
+
+void PackI4(const LinearI4Args&, PackedI4&) {}
+
+namespace {
+// sums[i] = sum of (x + v + kMostX + 8)(y + u) - x y - (kMostX + 8) y over the pairs of row m + i.
 template <int MR>
-HWY_INLINE void Column(const LinearI4Args& a, int64_t m, const uint8_t* w, const uint8_t*, SumsVec* sums) {
+HWY_INLINE void Column(const LinearI4Args& a, const PackedI4&, int64_t m, const uint8_t* w, const uint8_t*,
+                       SumsVec* sums) {
   for (int i = 0; i < MR; i++) {
-    sums[i] = 0;
+    sums[i] = pairs_of_i4(w, a.K);
     for (int64_t k = 0; k < a.K; k++) {
       const uint8_t codes = w[k / kGroup * kHalf + k % kHalf];
-      sums[i] += a.x[(m + i) * a.K + k] * (k % kGroup < kHalf ? codes & 15 : codes >> 4);
+      sums[i] += a.x[(m + i) * a.K + k] * ((k % kGroup < kHalf ? codes & 15 : codes >> 4) - 8);
     }
   }
 }
 
-HWY_INLINE void AddUp(SumsVec a, SumsVec b, SumsVec c, SumsVec e, int32_t* out) {
-  out[0] = a, out[1] = b, out[2] = c, out[3] = e;
+HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale,
+                       float* out, float* peaks) {
+  for (int j = 0; j < kTileCols; j++) {
+    out[j] = static_cast<float>(2 * (sums[j] - pairs[j]) + x) * scale[j];
+    peaks[j] = std::max(peaks[j], out[j]);
+  }
 }
 #else
 using Bytes = hn::CappedTag<uint8_t, kHalf>;
@@ -50,49 +61,97 @@ using Pairs = hn::Repartition<int16_t, Bytes>;
 using Sums = hn::Repartition<int32_t, Bytes>;
 using SumsVec = hn::Vec<Sums>;
 
-// Products of codes up to 15 with numbers of x, neighbours added up.
-HWY_INLINE hn::Vec<Pairs> MulPairs(hn::Vec<Bytes> codes, hn::Vec<Signed> x) {
+// Products of numbers of 8 bits, neighbours added up; no two neighbours' sum leaves int16.
+HWY_INLINE hn::Vec<Pairs> MulPairs(hn::Vec<Bytes> x, hn::Vec<Signed> y) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  return hn::Vec<Pairs>{_mm256_maddubs_epi16(codes.raw, x.raw)};
+  return hn::Vec<Pairs>{_mm256_maddubs_epi16(x.raw, y.raw)};
 #elif HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3
-  return hn::Vec<Pairs>{_mm_maddubs_epi16(codes.raw, x.raw)};
+  return hn::Vec<Pairs>{_mm_maddubs_epi16(x.raw, y.raw)};
 #else
   const Pairs d;
-  const auto c = hn::BitCast(d, codes), v = hn::BitCast(d, x);
-  const auto even = hn::Mul(hn::And(c, hn::Set(d, 255)), hn::ShiftRight<8>(hn::ShiftLeft<8>(v)));
-  return hn::Add(even, hn::Mul(hn::ShiftRight<8>(c), hn::ShiftRight<8>(v)));
+  const auto byte = hn::Set(d, 255), u = hn::BitCast(d, x), v = hn::BitCast(d, y);
+  const auto even = hn::Mul(hn::And(u, byte), hn::ShiftRight<8>(hn::ShiftLeft<8>(v)));
+  return hn::Add(even, hn::Mul(hn::And(hn::ShiftRight<8>(u), byte), hn::ShiftRight<8>(v)));
 #endif
 }
 
-// The lanes of sums[i] are parts of sum_k x[m + i, k] code[k], for MR rows of x. The row `ahead` is fetched meanwhile.
-template <int MR>
-HWY_INLINE void Column(const LinearI4Args& a, int64_t m, const uint8_t* w, const uint8_t* ahead, SumsVec* sums) {
+// K behind one sum of 16 bits. A lane gets 16 products of pairs, as many fewer groups as vectors are shorter. What is
+// left of a product when its x y and (kMostX + 8) y are gone, x u + y v + (kMostX + 8) u + u v with u and v in [-8, 7],
+// is between -24 kMostX - 64 and 21 kMostX + 105: 16 of them fit int16. On the way there sums may wrap around.
+HWY_INLINE int64_t NarrowK() { return 8 * kGroup * static_cast<int64_t>(hn::Lanes(Bytes())) / kHalf; }
+static_assert(16 * (24 * kMostX + 64) <= 32768 && 16 * (21 * kMostX + 105) < 32768);
+static_assert(2 * (2 * kMostX + 15) * (kMostX + 8) < 32768);  // two products at once
+
+}  // namespace
+
+// Rows of x as pairs want them: of each group x + kMostX, to which codes v + 8 are added, then y - 8, to which u + 8
+// are; and what the sums of products are to start with.
+void PackI4(const LinearI4Args& a, PackedI4& out) {
   const Bytes d;
   const Signed ds;
-  const Sums d32;
-  // 8 sums of pairs, each up to 2 15 127, fit int16: a lane gets as many fewer groups as vectors are shorter.
-  const int64_t narrow = 4 * kGroup * static_cast<int64_t>(hn::Lanes(d)) / kHalf;
-  const auto low = hn::Set(d, 15);
-  const int8_t* x = a.x + m * a.K;
-  for (int i = 0; i < MR; i++) sums[i] = hn::Zero(d32);
-  for (int64_t k0 = 0; k0 < a.K; k0 += narrow) {
-    hn::Vec<Pairs> acc[MR];
-    for (int i = 0; i < MR; i++) acc[i] = hn::Zero(Pairs());
-    for (int64_t k = k0; k < std::min(a.K, k0 + narrow); k += kGroup) {
-      if (k / 2 % kCacheLine == 0) hwy::Prefetch(ahead + k / 2);
-      for (int64_t b = 0; b < kHalf; b += static_cast<int64_t>(hn::Lanes(d))) {
-        const auto codes = hn::LoadU(d, w + k / 2 + b);
-        const auto first = hn::And(codes, low);
-        const auto second = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(Pairs(), codes))), low);
-        for (int i = 0; i < MR; i++) {
-          acc[i] = hn::Add(acc[i], MulPairs(first, hn::LoadU(ds, x + i * a.K + k + b)));
-          acc[i] = hn::Add(acc[i], MulPairs(second, hn::LoadU(ds, x + i * a.K + k + kHalf + b)));
+  const Pairs d16;
+  const int64_t narrow = NarrowK(), lanes = static_cast<int64_t>(hn::Lanes(d16));
+  out.starts = (a.K + narrow - 1) / narrow * lanes;
+  out.x.resize(static_cast<size_t>(a.M * a.K));
+  out.start.resize(static_cast<size_t>(a.M * out.starts));
+  for (int64_t m = 0; m < a.M; m++) {
+    int16_t* start = out.start.data() + m * out.starts;
+    for (int64_t k0 = 0; k0 < a.K; k0 += narrow, start += lanes) {
+      auto sum = hn::Zero(d16);
+      for (int64_t k = k0; k < std::min(a.K, k0 + narrow); k += kGroup) {
+        for (int64_t b = k; b < k + kHalf; b += static_cast<int64_t>(hn::Lanes(d))) {
+          const auto x = hn::BitCast(d, hn::LoadU(ds, a.x + m * a.K + b)), most = hn::Set(d, kMostX);
+          const auto y = hn::LoadU(ds, a.x + m * a.K + b + kHalf);
+          sum = hn::Sub(sum, MulPairs(hn::Add(x, hn::Set(d, kMostX + 8)), y));
+          hn::StoreU(hn::Add(x, most), d, out.x.data() + m * a.K + b);
+          hn::StoreU(hn::BitCast(d, hn::Sub(y, hn::Set(ds, 8))), d, out.x.data() + m * a.K + b + kHalf);
         }
       }
+      hn::StoreU(sum, d16, start);
     }
+  }
+}
+
+namespace {
+
+// The lanes of sums[i] are parts of what row m + i of x and the row of codes make, their pairs_of_i4 included, for MR
+// rows of x. The row `ahead` is fetched meanwhile.
+template <int MR>
+HWY_INLINE void Column(const LinearI4Args& a, const PackedI4& packed, int64_t m, const uint8_t* w, const uint8_t* ahead,
+                       SumsVec* sums) {
+  const Bytes d;
+  const Pairs d16;
+  const Sums d32;
+  const int64_t narrow = NarrowK();
+  const auto low = hn::Set(d, 15);
+  const uint8_t* x = packed.x.data() + m * a.K;
+  const int16_t* start = packed.start.data() + m * packed.starts;
+  for (int i = 0; i < MR; i++) sums[i] = hn::Zero(d32);
+  for (int64_t k0 = 0; k0 < a.K; k0 += narrow, start += hn::Lanes(d16)) {
+    hn::Vec<Pairs> acc[MR];
+    for (int i = 0; i < MR; i++) acc[i] = hn::LoadU(d16, start + i * packed.starts);
+    const auto group = [&](int64_t k) HWY_ATTR {
+      for (int64_t b = 0; b < kHalf; b += static_cast<int64_t>(hn::Lanes(d))) {
+        const auto codes = hn::LoadU(d, w + k / 2 + b);
+        const auto below = hn::And(codes, low);
+        const auto above = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, codes))), low);
+        for (int i = 0; i < MR; i++) {
+          const uint8_t* xi = x + i * a.K + k + b;
+          const auto by = hn::BitCast(Signed(), hn::Add(below, hn::LoadU(d, xi + kHalf)));
+          acc[i] = hn::Add(acc[i], MulPairs(hn::Add(above, hn::LoadU(d, xi)), by));
+        }
+      }
+    };
+    const int64_t end = std::min(a.K, k0 + narrow);
+    int64_t k = k0;
+    for (; k + 2 * kGroup <= end; k += 2 * kGroup) {  // a cache line
+      hwy::Prefetch(ahead + k / 2);
+      group(k), group(k + kGroup);
+    }
+    if (k < end) group(k);
     for (int i = 0; i < MR; i++) {
       auto more = hn::Zero(d32);  // where a target has sums of pairs, all is in the result
-      const auto sum = hn::ReorderWidenMulAccumulate(d32, acc[i], hn::Set(Pairs(), 1), sums[i], more);
+      const auto sum = hn::ReorderWidenMulAccumulate(d32, acc[i], hn::Set(d16, 1), sums[i], more);
       sums[i] = hn::Add(sum, more);
     }
   }
@@ -108,60 +167,68 @@ HWY_INLINE hn::Vec<hn::Full128<int32_t> > InFour(D d, hn::Vec<D> v) {
   }
 }
 
-// out[j] = the sum of the lanes of the j-th vector.
-HWY_INLINE void AddUp(SumsVec a, SumsVec b, SumsVec c, SumsVec e, int32_t* out) {
+// out[j] is what the j-th column comes to, x the sum of the numbers of its row of x: 2 w - 15 = 2 (w - 8) + 1. Peaks of
+// the columns before may grow.
+HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale,
+                       float* out, float* peaks) {
   const hn::Full128<int32_t> d;
+  const hn::Full128<float> df;
   const hn::Repartition<uint64_t, decltype(d)> two;
   const auto add = [&](SumsVec one, SumsVec other) HWY_ATTR {
     const auto v = InFour(Sums(), one), w = InFour(Sums(), other);
     return hn::BitCast(two, hn::Add(hn::InterleaveLower(d, v, w), hn::InterleaveUpper(d, v, w)));
   };
-  const auto ab = add(a, b), ce = add(c, e);
-  const auto lower = hn::BitCast(d, hn::InterleaveLower(two, ab, ce));
-  hn::StoreU(hn::Add(lower, hn::BitCast(d, hn::InterleaveUpper(two, ab, ce))), d, out);
+  const auto ab = add(sums[0], sums[1]), ce = add(sums[2], sums[3]);
+  const auto all =
+      hn::Add(hn::BitCast(d, hn::InterleaveLower(two, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(two, ab, ce)));
+  const auto whole = hn::Add(hn::ShiftLeft<1>(hn::Sub(all, hn::LoadU(d, pairs))), hn::Set(d, x));
+  const auto product = hn::Mul(hn::ConvertTo(df, whole), hn::LoadU(df, scale));
+  hn::StoreU(product, df, out);
+  hn::StoreU(hn::Max(product, hn::LoadU(df, peaks)), df, peaks);
 }
 #endif
 
-// MR rows of x times rows [n, end) of w, at most kPeak of them. offset[m] is 15 times the sum of row m of x.
+// MR rows of x times rows [n, end) of w, at most kPeak of them.
 template <int MR>
-void Tile(const LinearI4Args& a, const int32_t* offset, int64_t m, int64_t n, int64_t end) {
-  float peaks[MR];
-  std::fill_n(peaks, MR, -std::numeric_limits<float>::infinity());
+void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, int64_t end) {
+  static_assert(kTileCols == 4);
+  float peaks[MR][kTileCols];
+  std::fill_n(peaks[0], MR * kTileCols, -std::numeric_limits<float>::infinity());
   const int64_t blocks = (a.N + a.kPeak - 1) / a.kPeak, block = n / a.kPeak;
   for (; n < end; n += kTileCols) {
     const int64_t cols = std::min<int64_t>(kTileCols, end - n);
     float scale[kTileCols];
+    int32_t pairs[kTileCols];
     SumsVec sums[kTileCols][MR];
     for (int j = 0; j < kTileCols; j++) {  // the last ones again where there are less
       const int64_t r = RowOf(a, std::min(n + j, end - 1)), ahead = RowOf(a, std::min(n + j + kAhead, a.N - 1));
-      Column<MR>(a, m, a.w + r * (a.K / 2), a.w + ahead * (a.K / 2), sums[j]);
-      scale[j] = a.scale[r];
+      Column<MR>(a, packed, m, a.w + r * (a.K / 2), a.w + ahead * (a.K / 2), sums[j]);
+      scale[j] = a.scale[r], pairs[j] = a.pairs[r];
     }
     for (int i = 0; i < MR; i++) {
-      int32_t sum[kTileCols];
-      float out[kTileCols];
-      AddUp(sums[0][i], sums[1][i], sums[2][i], sums[3][i], sum);
-      for (int j = 0; j < kTileCols; j++) out[j] = static_cast<float>(2 * sum[j] - offset[m + i]) * scale[j];
-      for (int j = 0; j < kTileCols; j++) peaks[i] = std::max(peaks[i], out[j]);
-      std::copy_n(out, cols, a.out.f32(m + i, n));
+      const SumsVec of_row[kTileCols] = {sums[0][i], sums[1][i], sums[2][i], sums[3][i]};
+      const int32_t x = packed.sum[static_cast<size_t>(m + i)];
+      float some[kTileCols], *const to = a.out.f32(m + i, n);
+      Finish(of_row, pairs, x, scale, cols == kTileCols ? to : some, peaks[i]);
+      if (cols < kTileCols) std::copy_n(some, cols, to);
     }
   }
-  for (int i = 0; i < MR && a.peaks; i++) a.peaks[(m + i) * blocks + block] = peaks[i];
+  for (int i = 0; i < MR && a.peaks; i++) a.peaks[(m + i) * blocks + block] = *std::max_element(peaks[i], peaks[i] + 4);
 }
 
 }  // namespace
 
 // All rows of x times rows [n, end) of w, whole blocks of kPeak but for the last. The rows are spread evenly over
 // tiles.
-void MultiplyI4(const LinearI4Args& a, const int32_t* offset, int64_t n, int64_t end) {
-  static constexpr void (*kTiles[])(const LinearI4Args&, const int32_t*, int64_t, int64_t, int64_t) = {
+void MultiplyI4(const LinearI4Args& a, const PackedI4& packed, int64_t n, int64_t end) {
+  static constexpr void (*kTiles[])(const LinearI4Args&, const PackedI4&, int64_t, int64_t, int64_t) = {
       Tile<1>, Tile<2>, Tile<3>, Tile<4>, Tile<5>, Tile<6>, Tile<7>, Tile<8>};
   static_assert(std::size(kTiles) == kTileRows);
   const int64_t tiles = (a.M + kTileRows - 1) / kTileRows;
   for (int64_t t = 0; t < tiles; t++) {
     const int64_t m = a.M * t / tiles;
     const auto tile = kTiles[a.M * (t + 1) / tiles - m - 1];
-    for (int64_t first = n; first < end; first += a.kPeak) tile(a, offset, m, first, std::min(end, first + a.kPeak));
+    for (int64_t first = n; first < end; first += a.kPeak) tile(a, packed, m, first, std::min(end, first + a.kPeak));
   }
 }
 
@@ -171,6 +238,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace deltaring::cpu {
 
+HWY_EXPORT(PackI4);
 HWY_EXPORT(MultiplyI4);
 
 // Memory traffic: the rows of w once, N K / 2 bytes; those of a block stay in the second-level cache for all rows of x.
@@ -178,13 +246,14 @@ void linear_i4(const LinearI4Args& args, Stream& stream) {
   check(args);
   if (args.M == 0 || args.N == 0) return;
   constexpr int64_t kTask = 1 << 15;  // bytes of w that are worth a task
-  std::vector<int32_t> offset(static_cast<size_t>(args.M));
+  PackedI4 packed;
   for (int64_t m = 0; m < args.M; m++) {
-    offset[static_cast<size_t>(m)] = 15 * std::accumulate(args.x + m * args.K, args.x + (m + 1) * args.K, 0);
+    packed.sum.push_back(std::accumulate(args.x + m * args.K, args.x + (m + 1) * args.K, 0));
   }
+  HWY_DYNAMIC_DISPATCH(PackI4)(args, packed);
   const int64_t cols = std::max<int64_t>(1, kTask / (args.kPeak * args.K / 2)) * args.kPeak;
   pool_of(stream).parallel_for((args.N + cols - 1) / cols, [&](int64_t i) {
-    HWY_DYNAMIC_DISPATCH(MultiplyI4)(args, offset.data(), i * cols, std::min(args.N, (i + 1) * cols));
+    HWY_DYNAMIC_DISPATCH(MultiplyI4)(args, packed, i * cols, std::min(args.N, (i + 1) * cols));
   });
 }
 
