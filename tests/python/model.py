@@ -71,6 +71,7 @@ def rows_of(lengths, seats=None, first=None, folded=None, fold_to=None):
         first=first,
         folded=numpy.array(folded if folded is not None else first - first % F, "int64"),
         fold_to=numpy.array(fold_to if fold_to is not None else first - first % F, "int64"),
+        order=numpy.arange(B, dtype="int32"),
         longest=max(lengths, default=0),
     )
 

@@ -61,6 +61,9 @@ def test_commit_moves_cursors_of_rows_with_a_seat():
     assert rows.first.tolist() == [25, 5, 9]
     assert rows.folded.tolist() == [16, 0, 8]
     assert rows.fold_to.tolist() == [24, 0, 8]
+    assert rows.order.tolist() == [0, 1, 2]
+    deltaring.commit(rows, numpy.array([0, 0, 8], "int32"), F=F)
+    assert rows.order.tolist() == [2, 0, 1]
 
 
 def test_fold_policy_every_needs_a_ring_of_the_window_only():
