@@ -41,6 +41,7 @@ class Layer:
             first=zeros(B, dtype=torch.int64),
             folded=zeros(B, dtype=torch.int64),
             fold_to=zeros(B, dtype=torch.int64),
+            order=torch.arange(B, dtype=torch.int32, device=args.device),
             longest=T,
         )
 

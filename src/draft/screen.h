@@ -74,8 +74,8 @@ class Screen {
   float ratio_ = 0;                                 // the largest of a length to its upper_error_
 
   // Of the last estimate, which is unit[m] times what lies in out. It is off by slack[m] upper errors of a row, and by
-  // whole codes by near[m] errors and far[m] lengths: for what those lack, for what x lacks, and for rounding, in the exact product
-  // as here.
+  // whole codes by near[m] errors and far[m] lengths: for what those lack, for what x lacks, and for rounding, in the
+  // exact product as here.
   std::vector<int8_t> x_;  // [M, padded K]
   std::vector<float> unit_, slack_, near_, far_;
   float factor_ = 1;

@@ -128,8 +128,8 @@ TEST(Screen, BoundsHoldForAllNumbersAndSums) {
   }
 }
 
-// What x is like makes bounds tighter, and what is said of it wrongly does not make them wrong.
-TEST(Screen, SizesOfTheVectorMakeContendersFewer) {
+// What is said of x, rightly or wrongly, loses none of the best; what says nothing leaves the bounds as they are.
+TEST(Screen, SizesOfTheVectorLoseNone) {
   Rig rig(random_model(mini_config(), 3), {});
   Decoder& decoder = rig.model.decoder();
   Product p(decoder, DType::bf16, 256, 8);
