@@ -69,9 +69,9 @@ class Screen {
   // [N] the length |d e| of what the upper halves lack of a row, and of what both lack, or a little more. One that is
   // not finite has a scale of 0 and infinite errors, so it always contends.
   std::vector<float> scale_, upper_error_, error_, length_;  // length: of the row and of its codes, at most
-  std::vector<int32_t> upper_pairs_, lower_pairs_;  // [N] pairs_of_i4
-  std::vector<float> error_peaks_;                  // [blocks] the largest upper_error_ of each
-  float ratio_ = 0;                                 // the largest of a length to its upper_error_
+  std::vector<int32_t> upper_pairs_, lower_pairs_;           // [N] pairs_of_i4
+  std::vector<float> error_peaks_;                           // [blocks] the largest upper_error_ of each
+  float ratio_ = 0;                                          // the largest of a length to its upper_error_
 
   // Of the last estimate, which is unit[m] times what lies in out. It is off by slack[m] upper errors of a row, and by
   // whole codes by near[m] errors and far[m] lengths: for what those lack, for what x lacks, and for rounding, in the

@@ -16,8 +16,8 @@ struct CommitArgs {
   int64_t* first = nullptr;       // [B] pos
   int64_t* folded = nullptr;      // [B]
   int64_t* fold_to = nullptr;     // [B] where the verify left the checkpoint; folded <= fold_to <= first + kept
-  int32_t* order = nullptr;       // [B] or null: becomes Rows::order, the rows that fold next and behind them the others
-  int64_t F = 8;                  // grain of plan_fold: 8 or 16
+  int32_t* order = nullptr;  // [B] or null: becomes Rows::order, the rows that fold next and behind them the others
+  int64_t F = 8;             // grain of plan_fold: 8 or 16
   FoldPolicy policy = FoldPolicy::grid;
 };
 

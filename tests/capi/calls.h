@@ -105,8 +105,7 @@ struct World {
 
   deltaring_rows rows() {
     World& w = *this;
-    return {w["rows.start"], w["rows.seat"], w["rows.first"], w["rows.folded"], w["rows.fold_to"],
-            w["rows.order"], 0};
+    return {w["rows.start"], w["rows.seat"], w["rows.first"], w["rows.folded"], w["rows.fold_to"], w["rows.order"], 0};
   }
   deltaring_gdn_state gdn_state() {
     World& w = *this;

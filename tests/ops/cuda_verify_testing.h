@@ -5,7 +5,8 @@
 namespace deltaring::cuda {
 
 inline VerifyDesc qwen(int64_t B, int64_t T, DType state = DType::bf16, bool exact = false) {
-  return {.layers = 1, .B = B,
+  return {.layers = 1,
+          .B = B,
           .T = T,
           .Hk = 16,
           .Hv = 48,

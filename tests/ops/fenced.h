@@ -119,7 +119,8 @@ class RowArrays {
   }
   // The last row has the first turn.
   void push() const {
-    std::iota(std::reverse_iterator(at(memory_.data()).order + count_), std::reverse_iterator(at(memory_.data()).order), 0);
+    std::iota(std::reverse_iterator(at(memory_.data()).order + count_), std::reverse_iterator(at(memory_.data()).order),
+              0);
     memory_.push();
   }
   void pull() const { memory_.pull(); }
@@ -140,8 +141,13 @@ class RowArrays {
   Arrays at(std::byte* memory) const {
     auto* wide = reinterpret_cast<int64_t*>(memory);
     auto* narrow = reinterpret_cast<int32_t*>(wide + 3 * capacity_);
-    return {wide,   wide + capacity_,       wide + 2 * capacity_,
-            narrow, narrow + capacity_ + 1, narrow + 2 * capacity_ + 1, narrow + 3 * capacity_ + 1};
+    return {wide,
+            wide + capacity_,
+            wide + 2 * capacity_,
+            narrow,
+            narrow + capacity_ + 1,
+            narrow + 2 * capacity_ + 1,
+            narrow + 3 * capacity_ + 1};
   }
   Rows rows(const Arrays& a) const {
     return {.count = count_,

@@ -269,8 +269,8 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
 // kWide: segments of more than 8 window tokens may come.
 template <class Quad, bool kWide, class Next>
 __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header& header, int head, int V,
-                                             const char* room, const char* coefficients, uint32_t tile,
-                                             uint32_t values, int lane, const Next& next) {
+                                             const char* room, const char* coefficients, uint32_t tile, uint32_t values,
+                                             int lane, const Next& next) {
   constexpr int M = kStripes<Quad>;
   const Unit& unit = header.unit;
   consume::Place at{.lane = lane, .g = lane / 4, .t = lane % 4, .head = head};

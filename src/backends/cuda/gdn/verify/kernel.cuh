@@ -23,8 +23,8 @@ __device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header
   if (header.part == p.first_part) header.row = relative(p, read_row(p, blockIdx.z, blockIdx.y));
   const int key_head = p.shares == 1 ? blockIdx.x : blockIdx.x / p.shares;
   const int first = (blockIdx.x - key_head * p.shares) * p.heads;
-  const Unit unit = unit_of(p, header.row, header.part++, key_head, key_head * p.group + first,
-                            min(p.heads, p.group - first));
+  const Unit unit =
+      unit_of(p, header.row, header.part++, key_head, key_head * p.group + first, min(p.heads, p.group - first));
   header.state = static_cast<const char*>(p.state) + ring_at(p.state_at, unit, unit.head, 0) * Quad::kBytes;
   header.ring_v = p.record_v + unit.seat * p.v_at.outer, header.unit = unit;
 }
@@ -39,8 +39,8 @@ struct TileOf {
 
 // Everything of a unit. The thread that knows the row cuts it while what it reads is on its way.
 template <class Quad, bool kWide>
-__device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, uint32_t tile, char* values,
-                                         int warp, int lane) {
+__device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, uint32_t tile, char* values, int warp,
+                                         int lane) {
   const Unit& unit = header.unit;
   char* const room = values + kWarps * p.values;
   uint32_t own_values = shared_address(values + warp * p.values);
@@ -99,10 +99,11 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
       if (unit.crowded)
         fetch_values<Quad>(p, header, unit.head + at.head, 0, unit.opening, at.row, own_values, lane), copy_commit();
       copy_wait<0>();
-      consume_tile<Quad, kWide>(p, header, unit.head + at.head, at.row, room, coefficients, tile, own_values, lane, [&] {
-        __syncwarp();
-        fetch(i + 1);
-      });
+      consume_tile<Quad, kWide>(p, header, unit.head + at.head, at.row, room, coefficients, tile, own_values, lane,
+                                [&] {
+                                  __syncwarp();
+                                  fetch(i + 1);
+                                });
     }
   }
 }

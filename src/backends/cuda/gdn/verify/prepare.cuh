@@ -140,8 +140,8 @@ __device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& ga
   if (lane == 0) out.total = decay(0, total);
 }
 
-// A and W from dot products, a tile at a time: times left[i] or q[c], r[j] and e^(G_i - G_j), and zero where key j is not
-// before key i or is behind query c. A goes to the scratch, W to where the fragments of P will be.
+// A and W from dot products, a tile at a time: times left[i] or q[c], r[j] and e^(G_i - G_j), and zero where key j is
+// not before key i or is behind query c. A goes to the scratch, W to where the fragments of P will be.
 __device__ __forceinline__ void scale(const Segment& s, const float2* products, const float* r, const float* q,
                                       char* block, int lane, Scratch& w) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
@@ -223,8 +223,8 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
 }
 
 // Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
-// norms from those of tokens with themselves. All warps of the block share the work, the last first, who have no head to
-// settle: `job` counts it over segments.
+// norms from those of tokens with themselves. All warps of the block share the work, the last first, who have no head
+// to settle: `job` counts it over segments.
 __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const Unit& unit, char* room,
                                          int warp, int lane, int& job) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;

@@ -114,8 +114,8 @@ constexpr int kTiles = kHead / kWarps / kTileRows<Quad>;
 template <class Quad>
 constexpr int kStripes = kTileRows<Quad> / 16;
 
-// v of a tile's rows in shared memory: a row a key, in pieces of 16 bytes that change places from one pair of keys to the
-// next.
+// v of a tile's rows in shared memory: a row a key, in pieces of 16 bytes that change places from one pair of keys to
+// the next.
 template <class Quad>
 struct ValueRows {
   static constexpr int kPitch = 2 * kTileRows<Quad>, kPieces = kPitch / 16;

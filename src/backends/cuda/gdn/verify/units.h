@@ -124,7 +124,7 @@ constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
 struct Header {
   Unit unit;
   RelativeRow row;
-  int32_t part;      // of the row, the next one
+  int32_t part;       // of the row, the next one
   const char* state;  // of the unit's first value head
   uint16_t* ring_v;   // records of its seat
   Segment segments[kSegments];
