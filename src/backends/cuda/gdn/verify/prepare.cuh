@@ -152,7 +152,8 @@ __device__ __forceinline__ void scale(const Segment& s, const float2* products, 
     const double to = w.G[query ? last : row];
     const double2 from = *reinterpret_cast<const double2*>(&w.G[j]);
     const float2 x = products[lane];
-    char* const tile = query ? block + s.outputs(b, u) : reinterpret_cast<char*>(w.A) + Segment::of_keys(a, b) * 256;
+    char* const tile =
+        query ? block + s.outputs(b, u) : reinterpret_cast<char*>(w.A) + Segment::of_keys(a, b) * kTileOfProducts;
     reinterpret_cast<float2*>(tile)[lane] = {j <= last ? factor * r[j] * decay(from.x, to) * x.x : 0,
                                              j < last ? factor * r[j + 1] * decay(from.y, to) * x.y : 0};
     if (++b == (query ? kt : a + 1)) a++, b = 0;
