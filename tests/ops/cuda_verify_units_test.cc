@@ -150,7 +150,7 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
                 for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
                   for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
                     Unit unit{.heads = plan.heads, .T = t, .n = n, .folds = folds};
-                    if (t > 0 || folds > 0) unit.opening = end_of_segment(p, unit, 0);
+                    unit.opening = opening_of(p, unit);
                     Segment segments[kSegments];
                     cut(p, unit, segments);
                     ASSERT_LE(unit.crowded ? unit.scratches(1) : unit.end(unit.batch), plan.room)
@@ -158,7 +158,7 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
                     ASSERT_LE(unit.crowded * unit.scratch, kWarps * plan.values);
                     ASSERT_TRUE(n >= F + T || !unit.crowded) << to_string(plan) << " n=" << n << " t=" << t;
                     for (int i = 0; i < unit.segments; i++) {
-                      ASSERT_LE(segments[i].keys * 2 * kTileBytes / (2 * kHead), plan.values) << to_string(plan);
+                      ASSERT_LE(segments[i].keys * (kTileBytes / kHead), plan.values) << to_string(plan);
                     }
                     for (int i = 0; i < unit.segments && !plan.wide; i++) {
                       ASSERT_LE(segments[i].key_tiles(), 3) << to_string(plan);

@@ -17,12 +17,12 @@ constexpr int64_t kMostRows = 65535;  // of a grid's second and third dimension
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
 // A unit with n records and T window tokens, or none and all folded.
-Unit unit_of(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
+Unit planned_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
   VerifyParams params{};
   params.R = static_cast<int32_t>(d.R), params.log2_F = d.F == 8 ? 3 : 4, params.exact = exact;
   Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
   if (T == 0) unit.folds = unit.n & -(1 << params.log2_F);
-  if (T > 0 || unit.folds > 0) unit.opening = end_of_segment(params, unit, 0);
+  unit.opening = opening_of(params, unit);
   Segment segments[kSegments];
   cut(params, unit, segments);
   return unit;
@@ -39,7 +39,7 @@ Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
   Needs needs{};
   for (int64_t n = 0; n <= keys; n++) {
     for (const int64_t tokens : {std::min(T, keys - n), int64_t{0}}) {
-      const Unit unit = unit_of(d, tokens, exact, n, heads);
+      const Unit unit = planned_unit(d, tokens, exact, n, heads);
       if (unit.segments == 0) continue;
       const bool usual = n < d.F + T;
       needs.least = std::max(needs.least, usual ? unit.end(1) : unit.scratches(1));

@@ -290,7 +290,7 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
         next();
       } else if (!last) {
         __syncwarp();
-        fetch_values<Quad>(p, header, head, (&s)[1].first, (&s)[1].keys, V, values, lane);
+        fetch_values<Quad>(p, header, head, header.segments[i + 1].first, header.segments[i + 1].keys, V, values, lane);
         copy_commit();
       }
     };

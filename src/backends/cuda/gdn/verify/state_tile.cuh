@@ -1,5 +1,5 @@
-// A warp's tile of a state: 8 KB of whole rows of V in shared memory, in 16-byte pieces that are swizzled so that no
-// access below meets a bank twice.
+// What a warp has of a head in shared memory: v of its rows, in pieces (below), and its tile of the state: 8 KB of
+// whole rows of V in shared memory, in 16-byte pieces that are swizzled so that no access below meets a bank twice.
 //
 // A quad is what a lane (g, t) has of 16 rows and 16 channels: rows 2g and 2g+1 at channels {2t, 2t+1}, then at {2t+8,
 // 2t+9}. That is the A operand of a product over channels, and the accumulators of two tiles of 8 channels: a fold

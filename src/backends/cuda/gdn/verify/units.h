@@ -136,25 +136,27 @@ constexpr int end_of_segment(const VerifyParams& p, const Unit& unit, int first)
   return first < (unit.n & -F) || p.exact ? std::min((first & -F) + F, all) : all;
 }
 
+// The keys of the first segment; 0: nothing is read for the unit.
+constexpr int opening_of(const VerifyParams& p, const Unit& unit) {
+  return unit.T > 0 || unit.folds > 0 ? end_of_segment(p, unit, 0) : 0;
+}
+
 // A part of a row. It starts by folding the whole grains before it, up to fold_to, so that its keys are few; a prefill
 // starts with a part of no tokens, -1, and ends with another.
 constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, int key_head, int head, int heads) {
-  const auto opened = [&](Unit unit) {
-    if (unit.T > 0 || unit.folds > 0) unit.opening = end_of_segment(p, unit, 0);
-    return unit;
-  };
   if (p.parts - p.first_part == 1) {  // all of it
-    const Unit all{.seat = row.seat,
-                   .key_head = key_head,
-                   .head = head,
-                   .heads = heads,
-                   .token = row.start,
-                   .T = row.length,
-                   .n = row.n,
-                   .records = row.n,
-                   .slot = row.slot,
-                   .folds = row.fold};
-    return row.seat < 0 ? all : opened(all);
+    Unit all{.seat = row.seat,
+             .key_head = key_head,
+             .head = head,
+             .heads = heads,
+             .token = row.start,
+             .T = row.length,
+             .n = row.n,
+             .records = row.n,
+             .slot = row.slot,
+             .folds = row.fold};
+    if (row.seat >= 0) all.opening = opening_of(p, all);
+    return all;
   }
   const int from = part * p.part_tokens, begin = std::max(0, std::min(from, row.length)),
             until = std::max(0, std::min(from + p.part_tokens, row.length));
@@ -172,7 +174,8 @@ constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, 
   const int folded = part == p.first_part ? 0 : checkpoint_at(from - p.part_tokens);
   unit.n = row.n + begin - folded, unit.records = std::max(row.n - folded, 0);
   unit.slot = (row.slot + folded) & (p.R - 1), unit.folds = checkpoint_at(from) - folded;
-  return opened(unit);
+  unit.opening = opening_of(p, unit);
+  return unit;
 }
 
 // Cuts the unit into segments and gives everything its place.
