@@ -95,7 +95,7 @@ void expect_unit(Play& play, Unit unit) {
   cut(play.params, unit, segments);
   ASSERT_LE(unit.segments, kSegments);
   expect_segments(play, unit, segments);
-  EXPECT_LE(unit.crowded ? unit.scratches(1) : unit.end(unit.batch), play.plan.room);
+  EXPECT_LE(unit.crowded ? unit.scratches(unit.batch) : unit.end(unit.batch), play.plan.room);
   if (play.plan.appends()) {
     for (int i = 0; i < unit.T; i++) play.ring[slot_of(play.params, unit, unit.n + i)] = play.checkpoint + unit.n + i;
   }
@@ -145,7 +145,7 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
               ASSERT_EQ(plan.kernel, VerifyKernel::tensor);
               VerifyParams p{};
               p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
-              p.room = plan.room;
+              p.room = plan.room, p.values = plan.values;
               for (int32_t n = 0; n <= R; n++) {
                 for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
                   for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
@@ -153,10 +153,10 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
                     unit.opening = opening_of(p, unit);
                     Segment segments[kSegments];
                     cut(p, unit, segments);
-                    ASSERT_LE(unit.crowded ? unit.scratches(1) : unit.end(unit.batch), plan.room)
+                    ASSERT_LE(unit.crowded ? unit.scratches(unit.batch) : unit.end(unit.batch), plan.room)
                         << to_string(plan) << " n=" << n << " t=" << t;
-                    ASSERT_LE(unit.crowded * unit.scratch, kWarps * plan.values);
-                    ASSERT_TRUE(n >= F + T || !unit.crowded) << to_string(plan) << " n=" << n << " t=" << t;
+                    ASSERT_LE(unit.crowded * unit.batch * unit.scratch, kWarps * plan.values);
+                    ASSERT_TRUE(unit.segments == 0 || unit.batch > 0) << to_string(plan) << " n=" << n << " t=" << t;
                     for (int i = 0; i < unit.segments; i++) {
                       ASSERT_LE(segments[i].keys * (kTileBytes / kHead), plan.values) << to_string(plan);
                     }

@@ -61,12 +61,11 @@ __device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) 
       for (int m = 0; m < M; m++) {
         Quad quad;
         quad.load(at.state + 16 * m * kHead * Quad::kBytes, step + half);
-        uint32_t a[Quad::kParts][4];
-        quad.parts(a);
+        const typename Quad::Operand a(quad);
 #pragma unroll
-        for (int part = Quad::kParts - 1; part >= 0; part--) {
+        for (int i = 0; i < Quad::Operand::kProducts; i++) {
 #pragma unroll
-          for (int b = 0; b < KT + QT; b++) mma_bf16(d[m][b], a[part], x[b][2 * half], x[b][2 * half + 1]);
+          for (int b = 0; b < KT + QT; b++) a.multiply(i, d[m][b], x[b][2 * half], x[b][2 * half + 1]);
         }
       }
     }
@@ -139,7 +138,7 @@ __device__ __forceinline__ void fold(const Corrections<M>& u, const Place& at) {
 #pragma unroll
   for (int m = 0; m < M; m++) {
     const uint32_t stripe = at.state + 16 * m * kHead * Quad::kBytes;
-    const Parts low(u[m][0]), high(u[m][1]);
+    const Bf16Parts low(u[m][0]), high(u[m][1]);
     uint32_t k[4];
 #pragma unroll 2
     for (int step = 0; step < kSteps; step++) {
@@ -221,19 +220,16 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
   constexpr bool kFolds = KT <= 2;  // grains are of 8 or 16 keys
 #pragma unroll
   for (int b = 0; b < KT; b++) {
-    Fragment outputs[QT > 0 ? QT : 1];
-#pragma unroll
-    for (int u = 0; u < QT; u++) outputs[u] = load_fragment(at.block + s.outputs(b, u), at.lane);
+    const auto factor = [&](int from) { return Factor(reinterpret_cast<const float2*>(at.block + from)[at.lane]); };
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      const Parts a(d[m][b]);
+      const Tf32Parts a(d[m][b]);
 #pragma unroll
-      for (int u = 0; u < QT; u++) mma_parts(d[m][KT + u], a, outputs[u]);
+      for (int u = 0; u < QT; u++) mma_parts(d[m][KT + u], a, factor(s.outputs(b, u)));
       if constexpr (kFolds) {
         if (!s.update) continue;
 #pragma unroll
-        for (int u = 0; u < KT; u++)
-          mma_parts(corrections[m][u], a, load_fragment(at.block + s.corrections(b, u), at.lane));
+        for (int u = 0; u < KT; u++) mma_parts(corrections[m][u], a, factor(s.corrections(b, u)));
       }
     }
   }
@@ -323,12 +319,12 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
     } else if (shape == 8) {
       go(integral_constant<int, 2>(), integral_constant<int, 0>());
     } else if (shape == 13) {
-      go_long(integral_constant<int, 3>(), integral_constant<int, 1>());
+      go(integral_constant<int, 3>(), integral_constant<int, 1>());
     } else if constexpr (kWide) {
       if (shape == 10) {
         go(integral_constant<int, 2>(), integral_constant<int, 2>());
       } else if (shape == 14) {
-        go_long(integral_constant<int, 3>(), integral_constant<int, 2>());
+        go(integral_constant<int, 3>(), integral_constant<int, 2>());
       } else {
         go_long(integral_constant<int, 4>(), integral_constant<int, 2>());
       }

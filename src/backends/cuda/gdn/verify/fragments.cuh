@@ -1,4 +1,4 @@
-// Matrix fragments: of tokens, and of f32 numbers as three bf16 parts.
+// Matrix fragments: of tokens, and of f32 numbers in parts that tensor cores take.
 #pragma once
 #include "backends/cuda/gdn/verify/config.h"
 #include "backends/cuda/ptx.cuh"
@@ -42,27 +42,51 @@ __device__ __forceinline__ void split(float x0, float x1, uint32_t (&parts)[3]) 
 __device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// A [8, 8] B fragment in three parts, as lanes keep it in shared memory: two words each, then one.
-struct Fragment {
-  uint32_t part[3];
-};
-// What lanes (g, 0) to (g, 3) keep of it.
-__device__ __forceinline__ void store_fragment_row(char* fragment, int g, const uint32_t (&parts)[4][3]) {
-  uint4* const two = reinterpret_cast<uint4*>(fragment + g * 32);
-  two[0] = {parts[0][0], parts[0][1], parts[1][0], parts[1][1]};
-  two[1] = {parts[2][0], parts[2][1], parts[3][0], parts[3][1]};
-  *reinterpret_cast<uint4*>(fragment + 256 + g * 16) = {parts[0][2], parts[1][2], parts[2][2], parts[3][2]};
-}
-__device__ __forceinline__ Fragment load_fragment(const char* fragment, int lane) {
-  const uint2 x = reinterpret_cast<const uint2*>(fragment)[lane];
-  return {x.x, x.y, reinterpret_cast<const uint32_t*>(fragment + 256)[lane]};
+// The operand of a product with tf32 numbers takes its k in the order 0, 2, 4, 6, 1, 3, 5, 7 from memory: then a pair of
+// neighbours is what a lane has. Both operands do.
+
+// A number as two of tf32: what is left of it is below 2^-22.
+__device__ __forceinline__ float high_tf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
+__device__ __forceinline__ float nearest_tf32(float x) {
+  return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
 }
 
-// The accumulator [16, 8] of one product as the A operand of the next, in three parts of which two at a time fill the
-// depth of an instruction.
-struct Parts {
+// The B operand: a lane's pair of a tile [8, 8] of f32.
+struct Factor {
+  uint32_t high[2], low[2];
+  // Rounded, so that what is left has no sign that sums would show.
+  __device__ __forceinline__ explicit Factor(float2 x) {
+    const float near[2] = {nearest_tf32(x.x), nearest_tf32(x.y)};
+    high[0] = __float_as_uint(near[0]), high[1] = __float_as_uint(near[1]);
+    low[0] = __float_as_uint(x.x - near[0]), low[1] = __float_as_uint(x.y - near[1]);
+  }
+};
+
+// The accumulator [16, 8] of one product as the A operand of the next. Cut, for a large number would round to infinity.
+struct Tf32Parts {
+  uint32_t high[4], low[4];
+  __device__ __forceinline__ explicit Tf32Parts(const float (&x)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float part = high_tf32(x[i]);
+      const int at = i % 2 * 2 + i / 2;
+      high[at] = __float_as_uint(part), low[at] = __float_as_uint(x[i] - part);
+    }
+  }
+};
+
+// d += a b, all products above 2^-22 of the largest, small ones first.
+__device__ __forceinline__ void mma_parts(float (&d)[4], const Tf32Parts& a, const Factor& b) {
+  mma_tf32(d, a.low, b.high[0], b.high[1]);
+  mma_tf32(d, a.high, b.low[0], b.low[1]);
+  mma_tf32(d, a.high, b.high[0], b.high[1]);
+}
+
+// The same accumulator for a product with bf16 numbers, which as they are fill the depth of an instruction with two of
+// three exact parts.
+struct Bf16Parts {
   uint32_t low_high[4], high_middle[4];
-  __device__ __forceinline__ explicit Parts(const float (&x)[4]) {
+  __device__ __forceinline__ explicit Bf16Parts(const float (&x)[4]) {
     uint32_t p[3], r[3];
     split(x[0], x[1], p);
     split(x[2], x[3], r);
@@ -70,12 +94,5 @@ struct Parts {
     high_middle[2] = p[1], high_middle[3] = r[1];
   }
 };
-
-// d += a b with both in three parts, all products above 2^-24 of the largest, small ones first.
-__device__ __forceinline__ void mma_parts(float (&d)[4], const Parts& a, const Fragment& b) {
-  mma_bf16(d, a.low_high, b.part[0], b.part[2]);
-  mma_bf16(d, a.high_middle, b.part[1], b.part[1]);
-  mma_bf16(d, a.high_middle, b.part[0], b.part[0]);
-}
 
 }  // namespace deltaring::cuda

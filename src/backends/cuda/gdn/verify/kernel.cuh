@@ -52,19 +52,19 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
     copy_async(shared_address(room + i * kKeyPitch + threadIdx.x % 16 * 16),
                token_row(p, unit, i) + threadIdx.x % 16 * 8);
   copy_commit();
-  const int count = unit.heads * kTiles<Quad>;
-  const auto fetch = [&](int i) {
-    if (i < count) {
-      const TileOf<Quad> at(i, warp);
-      const int64_t from = wide_product(at.head, p.state_at.head) + at.row * kHead;
-      fetch_tile<Quad>(tile, header.state + from * Quad::kBytes, lane);
-      fetch_values<Quad>(p, header, unit.head + at.head, 0, unit.opening, at.row, own_values, lane);
-    }
-    copy_commit();
+  const auto fetch_state = [&](const TileOf<Quad>& at) {
+    const int64_t from = wide_product(at.head, p.state_at.head) + at.row * kHead;
+    fetch_tile<Quad>(tile, header.state + from * Quad::kBytes, lane);
   };
-  fetch(0);
+  const auto fetch_v = [&](const TileOf<Quad>& at) {
+    fetch_values<Quad>(p, header, unit.head + at.head, 0, unit.opening, at.row, own_values, lane);
+  };
+  fetch_v({0, warp});
+  copy_commit();
+  fetch_state({0, warp});
+  copy_commit();
   if (threadIdx.x == 0) cut(p, header.unit, header.segments);
-  copy_wait<1>();
+  copy_wait<2>();
   __syncthreads();  // the tokens are there, and the segments
   int job = 0;
 #pragma unroll 1
@@ -77,8 +77,8 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
       if (begin > 0) gates = prepare::fetch_gates(p, unit, own, lane);
       prepare::settle_gates(p, unit, own, gates, lane);
     }
-    if (unit.crowded) copy_wait<0>();
-    __syncthreads();  // the dot products are there, and the heads before have been consumed
+    if (unit.crowded) copy_wait<1>();  // v, whose place is taken
+    __syncthreads();                   // the dot products are there, and the heads before have been consumed
     if (warp < heads) {
       char* const scratches = unit.crowded ? values : room + unit.scratches(heads);
       auto& scratch = *reinterpret_cast<Scratch*>(scratches + warp * unit.scratch);
@@ -90,19 +90,24 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
       }
     }
     __syncthreads();
+    const int end = (begin + heads) * kTiles<Quad>;
+    if (unit.crowded) fetch_v({begin * kTiles<Quad>, warp}), copy_commit();
 #pragma unroll 1
-    for (int i = begin * kTiles<Quad>; i < (begin + heads) * kTiles<Quad>; i++) {
+    for (int i = begin * kTiles<Quad>; i < end; i++) {
       const TileOf<Quad> at(i, warp);
       // Else every address in the tile has a register of its own, all through the unit.
       if constexpr (!kWide) asm volatile("" : "+r"(tile), "+r"(own_values));
       const char* coefficients = room + unit.coefficients + (at.head - begin) * unit.stride;
-      if (unit.crowded)
-        fetch_values<Quad>(p, header, unit.head + at.head, 0, unit.opening, at.row, own_values, lane), copy_commit();
       copy_wait<0>();
       consume_tile<Quad, kWide>(p, header, unit.head + at.head, at.row, room, coefficients, tile, own_values, lane,
                                 [&] {
                                   __syncwarp();
-                                  fetch(i + 1);
+                                  if (i + 1 < unit.heads * kTiles<Quad>) {
+                                    const TileOf<Quad> next(i + 1, warp);
+                                    fetch_state(next);
+                                    if (!unit.crowded || i + 1 < end) fetch_v(next);
+                                  }
+                                  copy_commit();
                                 });
     }
   }

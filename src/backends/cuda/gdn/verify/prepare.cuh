@@ -141,7 +141,7 @@ __device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& ga
 }
 
 // A and W from dot products, a tile at a time: times left[i] or q[c], r[j] and e^(G_i - G_j), and zero where key j is
-// not before key i or is behind query c. A goes to the scratch, W to where the fragments of P will be.
+// not before key i or is behind query c. A goes to the scratch, W to where P will be.
 __device__ __forceinline__ void scale(const Segment& s, const float2* products, const float* r, const float* q,
                                       char* block, int lane, Scratch& w) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void scale(const Segment& s, const float2* products, 
     const double2 from = *reinterpret_cast<const double2*>(&w.G[j]);
     const float2 x = products[lane];
     char* const tile =
-        query ? block + s.outputs(b, u) : reinterpret_cast<char*>(w.A) + Segment::of_keys(a, b) * kTileOfProducts;
+        query ? block + s.outputs(b, u) : reinterpret_cast<char*>(w.A) + Segment::of_keys(a, b) * kNumbers;
     reinterpret_cast<float2*>(tile)[lane] = {j <= last ? factor * r[j] * decay(from.x, to) * x.x : 0,
                                              j < last ? factor * r[j + 1] * decay(from.y, to) * x.y : 0};
     if (++b == (query ? kt : a + 1)) a++, b = 0;
@@ -183,21 +183,21 @@ __device__ __forceinline__ void solve(float* x, int last, int key_tiles, const f
 }
 
 // P and Q of a segment from W and A, a row a lane: first queries, then keys, whose W is what a correction is scaled by,
-// on the diagonal. Each lane writes what the fragments have of its row.
+// on the diagonal.
 template <int kTiles>
 __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, char* block, int lane, const Scratch& w) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), tile = lane / 8, g = lane % 8;
   const bool query = tile < qt, key = !query && s.update && tile < qt + kt;
   const int row = query ? lane : lane - 8 * qt, last = query ? s.window + row : key ? row : -1;
-  char* const fragments = block + (query ? s.outputs(0, tile) : s.corrections(0, tile - qt));
-  const int stride = (query ? qt : kt) * kFragment;
+  char* const rows = block + (query ? s.outputs(0, tile) : s.corrections(0, tile - qt)) + g * 32;
+  const int stride = (query ? qt : kt) * kNumbers;
   const float factor = key ? r[row] * decay(w.G[row], w.G[s.keys - 1]) : 0;
   float x[8 * kTiles];
 #pragma unroll
   for (int b = 0; b < kTiles; b++) {
     float4 part[2] = {};
     if (b < kt && query) {
-      const float4* from = reinterpret_cast<const float4*>(fragments + b * stride + g * 32);
+      const auto from = reinterpret_cast<const float4*>(rows + b * stride);
       part[0] = from[0], part[1] = from[1];
     }
 #pragma unroll
@@ -216,10 +216,9 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
 #pragma unroll
   for (int b = 0; b < kTiles; b++) {
     if (b >= kt) break;
-    uint32_t parts[4][3];
+    const auto to = reinterpret_cast<float4*>(rows + b * stride);
 #pragma unroll
-    for (int t = 0; t < 4; t++) split(x[8 * b + 2 * t], x[8 * b + 2 * t + 1], parts[t]);
-    store_fragment_row(fragments + b * stride, g, parts);
+    for (int i = 0; i < 2; i++) to[i] = {x[8 * b + 4 * i], x[8 * b + 4 * i + 1], x[8 * b + 4 * i + 2], x[8 * b + 4 * i + 3]};
   }
 }
 

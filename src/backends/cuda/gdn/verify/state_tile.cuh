@@ -31,29 +31,54 @@ struct PackedQuad {
   __device__ void set(int m, float low, float high) { w[m] = pack_two<t>(low, high); }
 };
 
-// parts(a): the A operand, exact as a sum of kParts bf16 operands.
+// Operand: what a quad is to products with tokens, whose 16 channels of a column are two words; product i of
+// kProducts, small ones first.
 struct Bf16Quad : PackedQuad<DType::bf16> {
-  static constexpr int kParts = 1;
-  __device__ void parts(uint32_t (&a)[kParts][4]) const {
+  struct Operand {
+    static constexpr int kProducts = 1;
+    uint32_t w[4];
+    __device__ __forceinline__ explicit Operand(const Bf16Quad& from) {
 #pragma unroll
-    for (int m = 0; m < 4; m++) a[0][m] = w[m];
+      for (int m = 0; m < 4; m++) w[m] = from.w[m];
+    }
+    __device__ __forceinline__ void multiply(int, float (&d)[4], uint32_t low, uint32_t high) const {
+      mma_bf16(d, w, low, high);
+    }
+  };
+};
+
+// In tf32, eight channels at a time: as they are in fragments.cuh, neighbours in one lane. kParts of a number.
+template <int kParts>
+struct Tf32Operand {
+  static constexpr int kProducts = 2 * kParts;
+  uint32_t part[kParts][2][4];
+  template <class Quad>
+  __device__ __forceinline__ explicit Tf32Operand(const Quad& from) {
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+      const float2 pair = from.pair(m);
+      const float x[2] = {pair.x, pair.y};
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        const float high = kParts == 1 ? x[e] : high_tf32(x[e]);
+        part[0][m / 2][2 * e + m % 2] = __float_as_uint(high);
+        if constexpr (kParts == 2) part[1][m / 2][2 * e + m % 2] = __float_as_uint(x[e] - high);
+      }
+    }
+  }
+  __device__ __forceinline__ void multiply(int i, float (&d)[4], uint32_t low, uint32_t high) const {
+    const uint32_t word = i % 2 ? high : low;
+    mma_tf32(d, part[kParts - 1 - i / 2][i % 2], word << 16, word & 0xffff0000u);
   }
 };
 
 struct F16Quad : PackedQuad<DType::f16> {
-  static constexpr int kParts = 2;
-  __device__ void parts(uint32_t (&a)[kParts][4]) const {
-#pragma unroll
-    for (int m = 0; m < 4; m++) {
-      uint32_t three[3];
-      split(pair(m).x, pair(m).y, three);
-      a[0][m] = three[0], a[1][m] = three[1];
-    }
-  }
+  using Operand = Tf32Operand<1>;
 };
 
 struct F32Quad {
-  static constexpr int kParts = 3, kBytes = 4;
+  using Operand = Tf32Operand<2>;
+  static constexpr int kBytes = 4;
   float2 x[4];
 
   __device__ static uint32_t place(uint32_t tile, int lane) {
@@ -73,15 +98,6 @@ struct F32Quad {
   }
   __device__ float2 pair(int m) const { return x[m]; }
   __device__ void set(int m, float low, float high) { x[m] = {low, high}; }
-  __device__ void parts(uint32_t (&a)[kParts][4]) const {
-#pragma unroll
-    for (int m = 0; m < 4; m++) {
-      uint32_t three[3];
-      split(x[m].x, x[m].y, three);
-#pragma unroll
-      for (int part = 0; part < 3; part++) a[part][m] = three[part];
-    }
-  }
 };
 
 // Where byte `at` of a tile lies in it: a row of 2 x 128 elements at a time moves its pieces.

@@ -13,8 +13,8 @@
 
 namespace deltaring::cuda {
 
-// Coefficients of a segment, behind which the fragments lie: queries x keys for the outputs; with an update keys x keys
-// for the corrections.
+// Coefficients of a segment, behind which tiles of numbers lie: queries x keys for the outputs; with an update keys x
+// keys for the corrections.
 struct Coefficients {
   float key[8 * kKeyTiles];  // beta e^G / |k|
   float beta[8 * kKeyTiles];
@@ -30,7 +30,6 @@ struct Norms {
 };
 
 constexpr int triangle(int tiles) { return tiles * (tiles + 1) / 2; }
-constexpr int kTileOfProducts = 8 * 8 * 4;  // bytes
 
 struct Segment {
   int first, keys;     // its first key, and how many
@@ -42,17 +41,17 @@ struct Segment {
 
   constexpr int key_tiles() const { return (keys + 7) / 8; }
   constexpr int query_tiles() const { return (queries + 7) / 8; }
-  // Bytes behind the block's start: of the fragment of key tile b for queries 8u and on, for the corrections of keys 8u
+  // Bytes behind the block's start: of the tile of keys 8b and on for queries 8u and on, for the corrections of keys 8u
   // and on.
   constexpr int outputs(int b, int u) const {
-    return static_cast<int>(sizeof(Coefficients)) + (b * query_tiles() + u) * kFragment;
+    return static_cast<int>(sizeof(Coefficients)) + (b * query_tiles() + u) * kNumbers;
   }
-  constexpr int corrections(int b, int u) const { return outputs(key_tiles(), 0) + (b * key_tiles() + u) * kFragment; }
+  constexpr int corrections(int b, int u) const { return outputs(key_tiles(), 0) + (b * key_tiles() + u) * kNumbers; }
   constexpr int bytes() const { return update ? corrections(key_tiles(), 0) : outputs(key_tiles(), 0); }
   // Which tile of products: of keys 8a and on with keys 8b and on (b <= a), of queries 8u and on with those.
   static constexpr int of_keys(int a, int b) { return triangle(a) + b; }
   constexpr int of_queries(int u, int b) const { return triangle(key_tiles()) + u * key_tiles() + b; }
-  constexpr int products_bytes() const { return of_queries(query_tiles(), 0) * kTileOfProducts; }
+  constexpr int products_bytes() const { return of_queries(query_tiles(), 0) * kNumbers; }
 };
 
 // The room of a unit holds its keys, its queries, norms and dot products; then the coefficients of a batch of heads,
@@ -72,7 +71,7 @@ struct Unit {
   int32_t folds;  // fold_to - folded
   int32_t batch;  // heads that are prepared at a time, and bytes of the scratch of each
   int32_t scratch;
-  int32_t crowded;  // one head at a time, whose scratch lies where v is, which is fetched again
+  int32_t crowded;  // the scratches lie where v is, which is fetched again
 
   constexpr int keys() const { return n + T; }
   constexpr int queries() const { return keys() * kKeyPitch; }      // bytes from the room to the first query
@@ -192,11 +191,16 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
     s.window = window - first, s.block = unit.stride, s.products = unit.coefficients;
     segments[unit.segments++] = s;
     unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
-    unit.scratch = std::max(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kTileOfProducts);
+    unit.scratch = std::max(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kNumbers);
   }
-  const int together = unit.heads < kWarps ? unit.heads : kWarps, head = unit.stride + unit.scratch;
-  const int fit = head > 0 ? (p.room - unit.coefficients) / head : 1;
-  unit.crowded = fit < 1, unit.batch = fit < 1 ? 1 : fit < together ? fit : together;
+  const int together = unit.heads < kWarps ? unit.heads : kWarps;
+  if (unit.segments == 0) return;
+  const int room = p.room - unit.coefficients, fit = room / (unit.stride + unit.scratch);
+  unit.batch = fit < together ? fit : together;
+  if (fit >= together) return;
+  const int blocks = room / unit.stride, scratches = kWarps * p.values / unit.scratch;
+  const int crowded = std::min(std::min(blocks, scratches), together);
+  if (crowded > fit) unit.crowded = true, unit.batch = crowded;
 }
 
 // The ring slot of a key.
