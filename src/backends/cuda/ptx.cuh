@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace deltaring::cuda {
 
@@ -77,6 +78,18 @@ __device__ inline uint4 load_piece(uint32_t at) {
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "r"(at)
                : "memory");
+  return x;
+}
+
+// A struct of 16-byte words at once: what it holds then stays in registers, whatever is written to memory.
+template <class T>
+__device__ __forceinline__ T load_whole(const T& from) {
+  static_assert(alignof(T) == 16);
+  uint4 words[sizeof(T) / 16];
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(T) / 16; i++) words[i] = reinterpret_cast<const uint4*>(&from)[i];
+  T x;
+  memcpy(&x, words, sizeof x);
   return x;
 }
 

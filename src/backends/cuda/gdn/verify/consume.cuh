@@ -13,14 +13,18 @@ namespace consume {
 // Where a lane stands.
 struct Place {
   int lane, g, t;
-  int head;             // of the row
+  int head;             // of the unit
   int V;                // the lane's first row of the head; the next stripe's is 16 further
   uint32_t state;       // its place in the first stripe
   uint32_t values;      // and in the first stripe's v of key 2t
   Rows8 keys, queries;  // of the segment
-  const char* block;    // the segment's coefficients
+  uint32_t block;       // the segment's coefficients
 
-  __device__ const Coefficients& coefficients() const { return *reinterpret_cast<const Coefficients*>(block); }
+  // Of columns 8b + 2t and the next.
+  __device__ __forceinline__ float2 pair(size_t coefficients, int b) const {
+    return load_pair(block + static_cast<uint32_t>(coefficients) + 32 * b + 8 * t);
+  }
+  __device__ __forceinline__ Factor factor(int tile) const { return Factor(load_pair(block + tile + 8 * lane)); }
 };
 
 // Columns 2t and 2t+1 of KT + QT tiles of 8 columns, keys then queries, for rows v (0, 1) and v+1 (2, 3) of M stripes.
@@ -32,12 +36,12 @@ template <class Quad>
 __device__ __forceinline__ void append_values(const VerifyParams& p, const Header& header, const Segment& s, int head,
                                               int V, uint32_t values, int lane) {
   using Rows = ValueRows<Quad>;
-  const Unit& unit = header.unit;
-  uint16_t* const ring = header.ring_v + wide_product(head, p.v_at.head) + V + lane % Rows::kPieces * 8;
+  const int piece = lane % Rows::kPieces;
+  uint16_t* const ring = header.values.ring + wide_product(head, p.v_at.head) + V + piece * 8;
 #pragma unroll 1
   for (int key = s.window + lane / Rows::kPieces; key < s.keys; key += 32 / Rows::kPieces) {
-    uint16_t* to = ring + wide_product(slot_of(p, unit, s.first + key), p.v_at.row);
-    *reinterpret_cast<uint4*>(to) = load_piece(values + Rows::at(key, lane % Rows::kPieces));
+    uint16_t* to = ring + wide_product((s.slot + key) & (p.R - 1), p.v_at.row);
+    *reinterpret_cast<uint4*>(to) = load_piece(values + Rows::at(key, piece));
   }
 }
 
@@ -47,8 +51,7 @@ __device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) 
   uint32_t columns[KT + QT];
 #pragma unroll
   for (int b = 0; b < KT + QT; b++) {
-    const Rows8& all = b < KT ? at.keys : at.queries;
-    columns[b] = columns_place(rows_of(all.first, all.count, b < KT ? b : b - KT), at.lane);
+    columns[b] = columns_place(b < KT ? at.keys.tile(b) : at.queries.tile(b - KT), at.lane);
   }
 #pragma unroll
   for (int step = 0; step < kSteps; step += 2) {
@@ -78,8 +81,7 @@ __device__ __forceinline__ void residuals(const Place& at, int keys, Columns<M, 
 #pragma unroll
   for (int b = 0; b < KT; b++) {
     const int j = 8 * b + 2 * at.t;
-    const float2 key = *reinterpret_cast<const float2*>(&at.coefficients().key[j]),
-                 beta = *reinterpret_cast<const float2*>(&at.coefficients().beta[j]);
+    const float2 key = at.pair(offsetof(Coefficients, key), b), beta = at.pair(offsetof(Coefficients, beta), b);
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float(&x)[4] = d[m][b];
@@ -131,9 +133,9 @@ using Corrections = float[M][2][4];
 // S <- e^G S + U k^T, rounded to the state's dtype, of M stripes and KT key tiles.
 template <class Quad, int M, int KT>
 __device__ __forceinline__ void fold(const Corrections<M>& u, const Place& at) {
-  const float total = at.coefficients().total;
+  const float total = __uint_as_float(load_word(at.block + offsetof(Coefficients, total)));
   // Lanes 8i + r read row r of keys: of the first eight for four tiles of channels, or of both eights for two.
-  const Rows8 rows = rows_of(at.keys.first, at.keys.count, KT == 1 ? 0 : at.lane / 8 % 2);
+  const Rows8 rows = at.keys.tile(KT == 1 ? 0 : at.lane / 8 % 2);
   const uint32_t keys = rows.at(at.lane % 8, KT == 1 ? at.lane / 8 : at.lane / 16);
 #pragma unroll
   for (int m = 0; m < M; m++) {
@@ -172,27 +174,27 @@ __device__ __forceinline__ void fold(const Corrections<M>& u, const Place& at) {
   }
 }
 
-template <DType out, int M, int KT, int QT>
-__device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, int queries, const Place& at,
+// Of the segment's queries, to the unit's `out`.
+template <DType type, int M, int KT, int QT>
+__device__ __forceinline__ void store_outputs(const VerifyParams& p, const Segment& s, char* out, const Place& at,
                                               const Columns<M, KT, QT>& d) {
-  using Pair = std::conditional_t<out == DType::f32, float2, uint32_t>;
-  const int64_t from = token_at(token + 2 * at.t, p.out_token, at.head, p.out_head) + at.V, row = p.out_token / 2;
-  Pair* to = static_cast<Pair*>(p.out) + from / 2;
+  using Pair = std::conditional_t<type == DType::f32, float2, uint32_t>;
+  const int64_t from = token_at(s.query + 2 * at.t, p.out_token, at.head, p.out_head) + at.V;
+  Pair* to = reinterpret_cast<Pair*>(out + from / 2 * static_cast<int64_t>(sizeof(Pair)));
 #pragma unroll
   for (int u = 0; u < 2 * QT; u++) {
+    if (8 * (u / 2) + 2 * at.t + u % 2 < s.queries) {
 #pragma unroll
-    for (int m = 0; m < M; m++) {
-      // Adding zero makes -0 of an empty state what any other sum of zeros is.
-      const float(&x)[4] = d[m][KT + u / 2];
-      const float low = x[u % 2] + 0.0f, high = x[2 + u % 2] + 0.0f;
-      if (8 * (u / 2) + 2 * at.t + u % 2 >= queries) continue;
-      if constexpr (out == DType::f32) {
-        to[8 * m] = {low, high};
-      } else {
-        to[8 * m] = pack_two<out>(low, high);
+      for (int m = 0; m < M; m++) {
+        const float low = d[m][KT + u / 2][u % 2], high = d[m][KT + u / 2][2 + u % 2];
+        if constexpr (type == DType::f32) {
+          to[8 * m] = {low, high};
+        } else {
+          to[8 * m] = pack_two<type>(low, high);
+        }
       }
     }
-    to += u % 2 ? 7 * row : row;
+    to += (u % 2 ? 7 : 1) * (p.out_token / 2);
   }
 }
 
@@ -200,36 +202,38 @@ __device__ __forceinline__ void store_outputs(const VerifyParams& p, int token, 
 // the same to a column, whatever stands beside it. read() is called when v is not needed any more, nor the state but
 // for a fold.
 template <class Quad, int M, int KT, int QT, class Read>
-__device__ __forceinline__ void consume_segment(const VerifyParams& p, const Unit& unit, const Segment& s,
+__device__ __forceinline__ void consume_segment(const VerifyParams& p, const Header& header, int segment,
                                                 const Place& at, Corrections<M>& corrections, const Read& read) {
   Columns<M, KT, QT> d = {};
   project<Quad, M, KT, QT>(at, d);
+  const Segment s = load_whole(header.segments[segment]);  // again: products need the registers
   residuals<Quad, M, KT, QT>(at, s.keys, d);
-  read();
+  read(s);
   int bad[M][2];
   const bool contained = contain<M, KT, QT>(at.t, d, bad);
 #pragma unroll
   for (int u = 0; u < QT; u++) {
-    const float2 scale = *reinterpret_cast<const float2*>(&at.coefficients().query[8 * u + 2 * at.t]);
+    const float2 scale = at.pair(offsetof(Coefficients, query), u);
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float(&x)[4] = d[m][KT + u];
-      x[0] *= scale.x, x[1] *= scale.y, x[2] *= scale.x, x[3] *= scale.y;
+      // Adding zero makes -0 of an empty state what any other sum of zeros is.
+#pragma unroll
+      for (int e = 0; e < 4; e++) x[e] = fmaf(x[e], e % 2 ? scale.y : scale.x, 0.0f);
     }
   }
   constexpr bool kFolds = KT <= 2;  // grains are of 8 or 16 keys
 #pragma unroll
   for (int b = 0; b < KT; b++) {
-    const auto factor = [&](int from) { return Factor(reinterpret_cast<const float2*>(at.block + from)[at.lane]); };
 #pragma unroll
     for (int m = 0; m < M; m++) {
       const Tf32Parts a(d[m][b]);
 #pragma unroll
-      for (int u = 0; u < QT; u++) mma_parts(d[m][KT + u], a, factor(s.outputs(b, u)));
+      for (int u = 0; u < QT; u++) mma_parts(d[m][KT + u], a, at.factor(s.outputs(b, u)));
       if constexpr (kFolds) {
         if (!s.update) continue;
 #pragma unroll
-        for (int u = 0; u < KT; u++) mma_parts(corrections[m][u], a, factor(s.corrections(b, u)));
+        for (int u = 0; u < KT; u++) mma_parts(corrections[m][u], a, at.factor(s.corrections(b, u)));
       }
     }
   }
@@ -247,52 +251,54 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Uni
       }
     }
   }
-  const int token = unit.token + s.query;
-  if (p.out_dtype == DType::bf16) {
-    store_outputs<DType::bf16, M, KT, QT>(p, token, s.queries, at, d);
-  } else if (p.out_dtype == DType::f16) {
-    store_outputs<DType::f16, M, KT, QT>(p, token, s.queries, at, d);
-  } else {
-    store_outputs<DType::f32, M, KT, QT>(p, token, s.queries, at, d);
+  if constexpr (QT > 0) {
+    if (p.out_dtype == DType::bf16) {
+      store_outputs<DType::bf16, M, KT, QT>(p, s, header.out, at, d);
+    } else if (p.out_dtype == DType::f16) {
+      store_outputs<DType::f16, M, KT, QT>(p, s, header.out, at, d);
+    } else {
+      store_outputs<DType::f32, M, KT, QT>(p, s, header.out, at, d);
+    }
   }
 }
 
 }  // namespace consume
 
-// Rows V and on of value head `head`, whose state is in the warp's tile and v of the first segment in its rows, as far
-// as each lane copied them. room holds what was prepared, `coefficients` that of the head. next() is called when tile
-// and rows may be filled anew.
-// kWide: segments of more than 8 window tokens may come.
+// Rows V and on of the unit's value head `head`, whose state is in the warp's tile and v of the first segment in its
+// rows, as far as each lane copied them. room holds what was prepared, `coefficients` that of the head. next() is
+// called when tile and rows may be filled anew. kWide: segments of more than 8 window tokens may come.
 template <class Quad, bool kWide, class Next>
 __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header& header, int head, int V,
-                                             const char* room, const char* coefficients, uint32_t tile, uint32_t values,
+                                             uint32_t room, uint32_t coefficients, uint32_t tile, uint32_t values,
                                              int lane, const Next& next) {
   constexpr int M = kStripes<Quad>;
-  const Unit& unit = header.unit;
   consume::Place at{.lane = lane, .g = lane / 4, .t = lane % 4, .head = head};
   at.V = V + 2 * at.g, at.state = Quad::place(tile, lane), at.values = ValueRows<Quad>::place(values, lane);
 #pragma unroll 1
   for (int i = 0;; i++) {
-    const Segment& s = header.segments[i];
-    at.keys = {room + s.first * kKeyPitch, s.keys};
-    at.queries = {room + unit.queries() + s.query * kKeyPitch, s.queries};
-    at.block = coefficients + s.block;
-    const bool last = i + 1 == unit.segments;
+    const bool last = i + 1 == header.unit.segments;
     if (i > 0) copy_wait<0>();
     __syncwarp();  // state and v are there, or what a fold made of it
-    if (p.append) consume::append_values<Quad>(p, header, s, head, V, values, lane);
-    const auto read = [&] {
+    int shape;
+    {
+      const Segment s = load_whole(header.segments[i]);
+      at.keys = {room + s.keys_at, s.keys}, at.queries = {room + s.queries_at, s.queries};
+      at.block = coefficients + s.block, shape = 4 * s.key_tiles() + s.query_tiles();
+      if (p.append) consume::append_values<Quad>(p, header, s, head, V, values, lane);
+    }
+    const auto read = [&](const Segment& s) {
       if (last && !s.update) {
         next();
       } else if (!last) {
         __syncwarp();
-        fetch_values<Quad>(p, header, head, header.segments[i + 1].first, header.segments[i + 1].keys, V, values, lane);
+        const Segment& following = header.segments[i + 1];
+        fetch_values<Quad>(p, load_whole(header.values), head, following.first, following.keys, V, values, lane);
         copy_commit();
       }
     };
     consume::Corrections<M> corrections = {};
     const auto go = [&](auto kt, auto qt) {
-      consume::consume_segment<Quad, M, kt, qt>(p, unit, s, at, corrections, read);
+      consume::consume_segment<Quad, M, kt, qt>(p, header, i, at, corrections, read);
     };
     // Segments so long are not folded, and their stripes take turns: registers are few.
     const auto go_long = [&](auto kt, auto qt) {
@@ -302,13 +308,12 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
         here.V += 16 * m, here.state += 16 * m * kHead * Quad::kBytes;
         here.values = ValueRows<Quad>::stripe(at.values, m);
         consume::Corrections<1> none;
-        consume::consume_segment<Quad, 1, kt, qt>(p, unit, s, here, none, [&] {
-          if (m + 1 == M) read();
+        consume::consume_segment<Quad, 1, kt, qt>(p, header, i, here, none, [&](const Segment& s) {
+          if (m + 1 == M) read(s);
         });
       }
     };
     using std::integral_constant;
-    const int shape = 4 * s.key_tiles() + s.query_tiles();
     // The plan's `wide` says which of these there can be. No jump table: it waits for memory.
     if (shape == 5) {
       go(integral_constant<int, 1>(), integral_constant<int, 1>());
@@ -329,7 +334,7 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
         go_long(integral_constant<int, 4>(), integral_constant<int, 2>());
       }
     }
-    if (s.update) {
+    if (const Segment s = load_whole(header.segments[i]); s.update) {
       if (s.key_tiles() == 1) {
         consume::fold<Quad, M, 1>(corrections, at);
       } else {
@@ -337,8 +342,7 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
       }
       __syncwarp();
       if (s.store) {
-        char* const stored = static_cast<char*>(p.state) + ring_at(p.state_at, unit, at.head, V) * Quad::kBytes;
-        store_tile<Quad>(tile, stored, lane);
+        store_tile<Quad>(tile, header.state + (wide_product(head, p.state_at.head) + V * kHead) * Quad::kBytes, lane);
       }
       if (last) next();
     }

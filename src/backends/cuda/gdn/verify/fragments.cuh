@@ -5,18 +5,16 @@
 
 namespace deltaring::cuda {
 
-// Up to 8 rows of tokens in shared memory, as lanes read them: what is behind the last row stands for a copy of it.
+// Rows of tokens in shared memory, as lanes read them: what is behind the last row stands for a copy of it.
 struct Rows8 {
-  const char* first;
+  uint32_t first;
   int count;
   __device__ __forceinline__ uint32_t at(int row, int piece) const {
-    return shared_address(first) + min(row, count - 1) * kKeyPitch + piece * 16;
+    return first + min(row, count - 1) * kKeyPitch + piece * 16;
   }
+  // Those from 8 b on.
+  __device__ __forceinline__ Rows8 tile(int b) const { return {first + 8 * b * kKeyPitch, count - 8 * b}; }
 };
-// Of all rows of one kind, those from 8 b on.
-__device__ __forceinline__ Rows8 rows_of(const char* first, int count, int b) {
-  return {first + 8 * b * kKeyPitch, count - 8 * b};
-}
 // For load_matrices: two tiles as the A operand of a product over channels, one step at a time; a tile as the B
 // operand, two steps at a time.
 __device__ __forceinline__ uint32_t rows_place(const Rows8& low, const Rows8& high, int lane) {
@@ -42,8 +40,8 @@ __device__ __forceinline__ void split(float x0, float x1, uint32_t (&parts)[3]) 
 __device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// The operand of a product with tf32 numbers takes its k in the order 0, 2, 4, 6, 1, 3, 5, 7 from memory: then a pair of
-// neighbours is what a lane has. Both operands do.
+// The operand of a product with tf32 numbers takes its k in the order 0, 2, 4, 6, 1, 3, 5, 7 from memory: then a pair
+// of neighbours is what a lane has. Both operands do.
 
 // A number as two of tf32: what is left of it is below 2^-22.
 __device__ __forceinline__ float high_tf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }

@@ -25,8 +25,33 @@ __device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header
   const int first = (blockIdx.x - key_head * p.shares) * p.heads;
   const Unit unit =
       unit_of(p, header.row, header.part++, key_head, key_head * p.group + first, min(p.heads, p.group - first));
-  header.state = static_cast<const char*>(p.state) + ring_at(p.state_at, unit, unit.head, 0) * Quad::kBytes;
-  header.ring_v = p.record_v + unit.seat * p.v_at.outer, header.unit = unit;
+  header.values = {.ring = p.record_v + ring_at(p.v_at, unit, unit.head, 0),
+                   .tokens = p.v + token_at(unit.token - unit.n, p.v_token, unit.head, p.v_head),
+                   .records = unit.records,
+                   .slot = unit.slot};
+  header.state = static_cast<char*>(p.state) + ring_at(p.state_at, unit, unit.head, 0) * Quad::kBytes;
+  header.out = static_cast<char*>(p.out) +
+               token_at(unit.token, p.out_token, unit.head, p.out_head) * (p.out_dtype == DType::f32 ? 4 : 2);
+  header.unit = unit;
+}
+
+// A unit's keys, records and tokens, and behind them its queries, a row after the other, by all threads; they are there
+// when their group of copies is.
+__device__ __forceinline__ void fetch_tokens(const VerifyParams& p, const Header& header, uint32_t room) {
+  const int records = header.unit.records, n = header.unit.n, T = header.unit.T, slot = header.unit.slot;
+  const int key_head = header.unit.key_head, token = header.unit.token;
+  constexpr int kStep = kVerifyThreads / 16;  // rows at a time
+  const int piece = threadIdx.x % 16 * 8;
+  int row = threadIdx.x / 16;
+  uint32_t to = room + row * kKeyPitch + piece * 2;
+  const auto copy = [&](int end, const auto& from) {
+#pragma unroll 1
+    for (; row < end; row += kStep, to += kStep * kKeyPitch) copy_async(to, from(row) + piece);
+  };
+  const uint16_t* const ring = p.record_k + (header.unit.seat * p.k_at.outer + wide_product(key_head, p.k_at.head));
+  copy(records, [&](int key) { return ring + wide_product((slot + key) & (p.R - 1), p.k_at.row); });
+  copy(n + T, [&](int key) { return p.k + token_at(token + key - n, p.k_token, key_head, p.k_head); });
+  copy(n + 2 * T, [&](int i) { return p.q + token_at(token + i - n - T, p.q_token, key_head, p.q_head); });
 }
 
 // The warp's tile i: its rows of a head, one tile after the other, then of the next.
@@ -47,17 +72,14 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
   // What is needed first is asked for first.
   prepare::Gates gates{};
   if (warp < unit.heads) gates = prepare::fetch_gates(p, unit, unit.head + warp, lane);
-#pragma unroll 1
-  for (int i = threadIdx.x / 16; i < unit.keys() + unit.T; i += kVerifyThreads / 16)
-    copy_async(shared_address(room + i * kKeyPitch + threadIdx.x % 16 * 16),
-               token_row(p, unit, i) + threadIdx.x % 16 * 8);
+  fetch_tokens(p, header, shared_address(room));
   copy_commit();
   const auto fetch_state = [&](const TileOf<Quad>& at) {
     const int64_t from = wide_product(at.head, p.state_at.head) + at.row * kHead;
     fetch_tile<Quad>(tile, header.state + from * Quad::kBytes, lane);
   };
   const auto fetch_v = [&](const TileOf<Quad>& at) {
-    fetch_values<Quad>(p, header, unit.head + at.head, 0, unit.opening, at.row, own_values, lane);
+    fetch_values<Quad>(p, load_whole(header.values), at.head, 0, unit.opening, at.row, own_values, lane);
   };
   fetch_v({0, warp});
   copy_commit();
@@ -68,8 +90,9 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
   __syncthreads();  // the tokens are there, and the segments
   int job = 0;
 #pragma unroll 1
-  for (int i = 0; i < unit.segments; i++) prepare::multiply(p, header.segments[i], unit, room, warp, lane, job);
-  if (p.append && warp == kWarps - 1 && unit.head % p.group == 0) prepare::append_keys(p, unit, room, lane);
+  for (int i = 0; i < unit.segments; i++)
+    prepare::multiply(p, load_whole(header.segments[i]), room, room + unit.norms(), warp, lane, job);
+  if (p.append && warp == kWarps - 1 && unit.head == unit.key_head * p.group) prepare::append_keys(p, unit, room, lane);
 #pragma unroll 1
   for (int begin = 0; begin < unit.heads; begin += unit.batch) {
     const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
@@ -85,8 +108,9 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
       char* const coefficients = room + unit.coefficients + warp * unit.stride;
 #pragma unroll 1
       for (int i = 0; i < unit.segments; i++) {
-        const Segment& s = header.segments[i];
-        prepare::prepare_segment<kWide ? kKeyTiles : 3>(s, unit, room, gates, lane, scratch, coefficients + s.block);
+        const Segment s = load_whole(header.segments[i]);
+        prepare::prepare_segment<kWide ? kKeyTiles : 3>(s, room, room + unit.norms(), gates, lane, scratch,
+                                                        coefficients + s.block);
       }
     }
     __syncthreads();
@@ -97,18 +121,17 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
       const TileOf<Quad> at(i, warp);
       // Else every address in the tile has a register of its own, all through the unit.
       if constexpr (!kWide) asm volatile("" : "+r"(tile), "+r"(own_values));
-      const char* coefficients = room + unit.coefficients + (at.head - begin) * unit.stride;
+      const uint32_t here = shared_address(room), block = unit.coefficients + (at.head - begin) * unit.stride;
       copy_wait<0>();
-      consume_tile<Quad, kWide>(p, header, unit.head + at.head, at.row, room, coefficients, tile, own_values, lane,
-                                [&] {
-                                  __syncwarp();
-                                  if (i + 1 < unit.heads * kTiles<Quad>) {
-                                    const TileOf<Quad> next(i + 1, warp);
-                                    fetch_state(next);
-                                    if (!unit.crowded || i + 1 < end) fetch_v(next);
-                                  }
-                                  copy_commit();
-                                });
+      consume_tile<Quad, kWide>(p, header, at.head, at.row, here, here + block, tile, own_values, lane, [&] {
+        __syncwarp();
+        if (i + 1 < unit.heads * kTiles<Quad>) {
+          const TileOf<Quad> next(i + 1, warp);
+          fetch_state(next);
+          if (!unit.crowded || i + 1 < end) fetch_v(next);
+        }
+        copy_commit();
+      });
     }
   }
 }

@@ -14,10 +14,14 @@
 
 namespace deltaring::cuda {
 
+// A sum of gates in two f32: differences of rounded sums would lose what a strong gate leaves.
+struct Sum {
+  float high, low;
+};
+
 // What a warp prepares a head in, in shared memory.
 struct alignas(16) Scratch {
-  double
-      G[8 * kKeyTiles];  // log2 of the decay up to a key. Differences of f32 sums would lose what a strong one leaves
+  Sum G[8 * kKeyTiles];       // log2 of the decay up to a key
   float left[8 * kKeyTiles];  // beta / |k|
   float A[];                  // tiles [8, 8] of the lower triangle; zeros on the diagonal and above
 };
@@ -118,9 +122,9 @@ __device__ __forceinline__ double inclusive_sum(double x, int count, int lane) {
   return x;
 }
 
-__device__ __forceinline__ float decay(double from, double to) {
+__device__ __forceinline__ float decay(Sum from, Sum to) {
   float y;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(static_cast<float>(to - from)));
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"((to.high - from.high) + (to.low - from.low)));
   return y;
 }
 
@@ -130,14 +134,14 @@ __device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& ga
   const float g = of_key(gates.g, s.first + lane), b = of_key(gates.beta, s.first + lane);
   // The least decay that is told from none at all; -inf would make differences of sums NaN.
   const float gate = lane < s.keys ? g : 0, beta = lane < s.keys ? b : 0;
-  const double G = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, s.keys, lane);
-  const double total = __shfl_sync(~0u, G, s.keys - 1);
-  const float left = lane < s.keys ? beta * r[lane] : 0;
+  const double sum = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, s.keys, lane);
+  const float high = static_cast<float>(sum), left = lane < s.keys ? beta * r[lane] : 0;
+  const Sum G{high, static_cast<float>(sum - high)};
   w.G[lane] = G, w.left[lane] = left;
   __syncwarp();
-  if (lane < s.keys) out.key[lane] = left * decay(0, G), out.beta[lane] = beta;
-  if (lane < s.queries) out.query[lane] = q[lane] * decay(0, w.G[s.window + lane]);
-  if (lane == 0) out.total = decay(0, total);
+  if (lane < s.keys) out.key[lane] = left * decay({}, G), out.beta[lane] = beta;
+  if (lane < s.queries) out.query[lane] = q[lane] * decay({}, w.G[s.window + lane]);
+  if (lane == 0) out.total = decay({}, w.G[s.keys - 1]);
 }
 
 // A and W from dot products, a tile at a time: times left[i] or q[c], r[j] and e^(G_i - G_j), and zero where key j is
@@ -145,18 +149,25 @@ __device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& ga
 __device__ __forceinline__ void scale(const Segment& s, const float2* products, const float* r, const float* q,
                                       char* block, int lane, Scratch& w) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
-  for (int a = 0, b = 0; a < kt + qt; products += 32) {
+  products += lane;
+#pragma unroll 1
+  for (int a = 0; a < kt + qt; a++) {
     const bool query = a >= kt;
-    const int u = a - kt, row = 8 * (query ? u : a) + g, last = query ? s.window + row : row - 1, j = 8 * b + 2 * t;
+    const int u = a - kt, row = 8 * (query ? u : a) + g;
     const float factor = query ? q[row] : w.left[row];
-    const double to = w.G[query ? last : row];
-    const double2 from = *reinterpret_cast<const double2*>(&w.G[j]);
-    const float2 x = products[lane];
-    char* const tile =
-        query ? block + s.outputs(b, u) : reinterpret_cast<char*>(w.A) + Segment::of_keys(a, b) * kNumbers;
-    reinterpret_cast<float2*>(tile)[lane] = {j <= last ? factor * r[j] * decay(from.x, to) * x.x : 0,
-                                             j < last ? factor * r[j + 1] * decay(from.y, to) * x.y : 0};
-    if (++b == (query ? kt : a + 1)) a++, b = 0;
+    const Sum to = w.G[query ? s.window + row : row];
+    float2* tile = query ? reinterpret_cast<float2*>(block + s.outputs(0, u))
+                         : reinterpret_cast<float2*>(w.A) + Segment::of_keys(a, 0) * 32;
+    tile += lane;
+    const int tiles = query ? kt : a + 1, stride = (query ? qt : 1) * 32;
+    int before = (query ? s.window + row + 1 : row) - 2 * t;  // keys from the lane's first on that the row sees
+#pragma unroll 1
+    for (int j = 2 * t; j < 8 * tiles; j += 8, before -= 8, products += 32, tile += stride) {
+      const float4 from = *reinterpret_cast<const float4*>(&w.G[j]);
+      const float2 x = *products, norm = *reinterpret_cast<const float2*>(&r[j]);
+      *tile = {before > 0 ? factor * norm.x * decay({from.x, from.y}, to) * x.x : 0,
+               before > 1 ? factor * norm.y * decay({from.z, from.w}, to) * x.y : 0};
+    }
   }
 }
 
@@ -218,20 +229,21 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
     if (b >= kt) break;
     const auto to = reinterpret_cast<float4*>(rows + b * stride);
 #pragma unroll
-    for (int i = 0; i < 2; i++) to[i] = {x[8 * b + 4 * i], x[8 * b + 4 * i + 1], x[8 * b + 4 * i + 2], x[8 * b + 4 * i + 3]};
+    for (int i = 0; i < 2; i++)
+      to[i] = {x[8 * b + 4 * i], x[8 * b + 4 * i + 1], x[8 * b + 4 * i + 2], x[8 * b + 4 * i + 3]};
   }
 }
 
 // Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
 // norms from those of tokens with themselves. All warps of the block share the work, the last first, who have no head
 // to settle: `job` counts it over segments.
-__device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, const Unit& unit, char* room,
-                                         int warp, int lane, int& job) {
+__device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, char* room, char* norms_at, int warp,
+                                         int lane, int& job) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
-  const char *keys = room + s.first * kKeyPitch, *queries = room + unit.queries() + s.query * kKeyPitch;
-  auto& norms = *reinterpret_cast<Norms*>(room + unit.norms());
+  const Rows8 keys{shared_address(room + s.keys_at), s.keys}, queries{shared_address(room + s.queries_at), s.queries};
+  auto& norms = *reinterpret_cast<Norms*>(norms_at);
   float2* const products = reinterpret_cast<float2*>(room + s.products);
-  const auto tile = [&](int b) { return b < kt ? rows_of(keys, s.keys, b) : rows_of(queries, s.queries, b - kt); };
+  const auto tile = [&](int b) { return b < kt ? keys.tile(b) : queries.tile(b - kt); };
   // Of a product of the tile with itself: that of the lane's row with itself.
   const auto norm = [&](float even, float odd) {
     const float x = g % 2 ? odd : even;
@@ -269,9 +281,9 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
 
 // A segment of a head, by a warp, once the dot products are there.
 template <int kTiles>
-__device__ __forceinline__ void prepare_segment(const Segment& s, const Unit& unit, const char* room,
+__device__ __forceinline__ void prepare_segment(const Segment& s, const char* room, const char* norms_at,
                                                 const Gates& gates, int lane, Scratch& w, char* block) {
-  const auto& norms = *reinterpret_cast<const Norms*>(room + unit.norms());
+  const auto& norms = *reinterpret_cast<const Norms*>(norms_at);
   const float *r = norms.r + s.first, *q = norms.q + s.query;
   prepare_tokens(s, gates, r, q, lane, w, *reinterpret_cast<Coefficients*>(block));
   scale(s, reinterpret_cast<const float2*>(room + s.products), r, q, block, lane, w);

@@ -145,15 +145,25 @@ struct ValueRows {
   __device__ static uint32_t stripe(uint32_t place, int m) { return place ^ m << 5; }
 };
 
-// Of keys [first, first + keys) of a value head, a warp's rows from V on; they are there when their group of copies is.
+// Of keys [first, first + keys) of the unit's value head `head`, a warp's rows from V on; they are there when their
+// group of copies is.
 template <class Quad>
-__device__ __forceinline__ void fetch_values(const VerifyParams& p, const Header& header, int head, int first, int keys,
+__device__ __forceinline__ void fetch_values(const VerifyParams& p, const Values& from, int head, int first, int keys,
                                              int V, uint32_t rows, int lane) {
   using Rows = ValueRows<Quad>;
-  const int piece = lane % Rows::kPieces;
+  constexpr int kStep = 32 / Rows::kPieces;  // keys at a time
+  static_assert(kStep / 2 % Rows::kPieces == 0, "pieces of the next keys have the same places");
+  const int piece = lane % Rows::kPieces, at = V + piece * 8;
+  int key = lane / Rows::kPieces;
+  rows += Rows::at(key, piece);
+  const uint16_t* const ring = from.ring + wide_product(head, p.v_at.head) + at;
 #pragma unroll 1
-  for (int key = lane / Rows::kPieces; key < keys; key += 32 / Rows::kPieces)
-    copy_async(rows + Rows::at(key, piece), value_row(p, header, head, first + key) + V + piece * 8);
+  for (; key < min(keys, from.records - first); key += kStep, rows += kStep * Rows::kPitch)
+    copy_async(rows, ring + wide_product((from.slot + first + key) & (p.R - 1), p.v_at.row));
+  const uint16_t* const tokens = from.tokens + wide_product(head, p.v_head) + at;
+#pragma unroll 1
+  for (; key < keys; key += kStep, rows += kStep * Rows::kPitch)
+    copy_async(rows, tokens + wide_product(first + key, p.v_token));
 }
 
 }  // namespace deltaring::cuda

@@ -31,13 +31,16 @@ struct Norms {
 
 constexpr int triangle(int tiles) { return tiles * (tiles + 1) / 2; }
 
-struct Segment {
-  int first, keys;     // its first key, and how many
-  int query, queries;  // its first window token, and how many
-  int update, store;   // is the state folded behind it, and stored?
-  int window;          // its first window key, counted within it
-  int block;           // bytes from a head's coefficients to the segment's
-  int products;        // bytes from the room to the dot products of its keys and queries with its keys
+// Small, for warps read it whole, time and again.
+struct alignas(16) Segment {
+  uint16_t keys_at, queries_at;  // bytes from the room to its first key, and to its first query
+  uint16_t block;                // bytes from a head's coefficients to the segment's
+  uint16_t products;             // bytes from the room to the dot products of its keys and queries with its keys
+  uint8_t first, keys;           // its first key, and how many
+  uint8_t query, queries;        // its first window token, and how many
+  uint8_t window;                // its first window key, counted within it
+  uint8_t slot;                  // of its first key
+  bool update, store;            // is the state folded behind it, and stored?
 
   constexpr int key_tiles() const { return (keys + 7) / 8; }
   constexpr int query_tiles() const { return (queries + 7) / 8; }
@@ -119,15 +122,26 @@ constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
   return x;
 }
 
-// What a block's warps know of its work.
+// Where v of a unit's keys comes from, for its first value head.
+struct alignas(16) Values {
+  uint16_t* ring;          // slot 0
+  const uint16_t* tokens;  // as if key 0 were one
+  int32_t records, slot;   // as the unit has them
+  int32_t pad[2];
+};
+
+// What a block's warps know of its work; pointers are of the unit's first value head.
 struct Header {
+  Values values;
+  Segment segments[kSegments];
   Unit unit;
   RelativeRow row;
-  int32_t part;       // of the row, the next one
-  const char* state;  // of the unit's first value head
-  uint16_t* ring_v;   // records of its seat
-  Segment segments[kSegments];
+  int32_t part;  // of the row, the next one
+  char *state, *out;
 };
+
+// The ring slot of a key.
+constexpr int slot_of(const VerifyParams& p, const Unit& unit, int key) { return (unit.slot + key) & (p.R - 1); }
 
 // The key behind the segment that begins with `first`.
 constexpr int end_of_segment(const VerifyParams& p, const Unit& unit, int first) {
@@ -186,9 +200,21 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
     const bool record = first < due;
     end = end_of_segment(p, unit, first);
     const int window = std::max(first, unit.n);
-    Segment s{.first = first, .keys = end - first, .query = window - unit.n, .queries = std::max(end - window, 0)};
-    s.update = record || end < all, s.store = record && end == unit.folds;
-    s.window = window - first, s.block = unit.stride, s.products = unit.coefficients;
+    const auto byte = [](int x) { return static_cast<uint8_t>(x); };
+    const auto offset = [](int bytes) { return static_cast<uint16_t>(bytes); };
+    const int query = window - unit.n;
+    const Segment s{.keys_at = offset(first * kKeyPitch),
+                    .queries_at = offset(unit.queries() + query * kKeyPitch),
+                    .block = offset(unit.stride),
+                    .products = offset(unit.coefficients),
+                    .first = byte(first),
+                    .keys = byte(end - first),
+                    .query = byte(query),
+                    .queries = byte(std::max(end - window, 0)),
+                    .window = byte(window - first),
+                    .slot = byte(slot_of(p, unit, first)),
+                    .update = record || end < all,
+                    .store = record && end == unit.folds};
     segments[unit.segments++] = s;
     unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
     unit.scratch = std::max(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kNumbers);
@@ -202,9 +228,6 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
   const int crowded = std::min(std::min(blocks, scratches), together);
   if (crowded > fit) unit.crowded = true, unit.batch = crowded;
 }
-
-// The ring slot of a key.
-constexpr int slot_of(const VerifyParams& p, const Unit& unit, int key) { return (unit.slot + key) & (p.R - 1); }
 
 // One instruction on a device, where the compiler would widen strides first.
 constexpr int64_t wide_product(int32_t a, int32_t b) {
@@ -222,23 +245,6 @@ constexpr int64_t ring_at(const Strides& s, const Unit& unit, int head, int slot
 // Of an element of [tokens, heads, ...].
 constexpr int64_t token_at(int token, int32_t token_stride, int head, int32_t head_stride) {
   return wide_product(token, token_stride) + wide_product(head, head_stride);
-}
-
-// Where rows come from: keys in order of distance and behind them queries; values of a head. Selections, no branches.
-constexpr const uint16_t* token_row(const VerifyParams& p, const Unit& unit, int row) {
-  const bool record = row < unit.records, query = row >= unit.keys();
-  const uint16_t* from = record  ? p.record_k + (unit.seat * p.k_at.outer + wide_product(unit.key_head, p.k_at.head))
-                         : query ? p.q + wide_product(unit.key_head, p.q_head)
-                                 : p.k + wide_product(unit.key_head, p.k_head);
-  const int at = record ? slot_of(p, unit, row) : unit.token + row - (query ? unit.keys() : unit.n);
-  return from + wide_product(at, record ? p.k_at.row : query ? p.q_token : p.k_token);
-}
-constexpr const uint16_t* value_row(const VerifyParams& p, const Header& header, int head, int key) {
-  const Unit& unit = header.unit;
-  const bool record = key < unit.records;
-  const uint16_t* from = (record ? header.ring_v : p.v) + wide_product(head, record ? p.v_at.head : p.v_head);
-  const int at = record ? slot_of(p, unit, key) : unit.token + key - unit.n;
-  return from + wide_product(at, record ? p.v_at.row : p.v_token);
 }
 
 }  // namespace deltaring::cuda
