@@ -141,35 +141,36 @@ __device__ __forceinline__ void fold(const Corrections<M>& u, const Place& at) {
   for (int m = 0; m < M; m++) {
     const uint32_t stripe = at.state + 16 * m * kHead * Quad::kBytes;
     const Bf16Parts low(u[m][0]), high(u[m][1]);
-    uint32_t k[4];
-#pragma unroll 2
-    for (int step = 0; step < kSteps; step++) {
-      if (KT == 2 || step % 2 == 0) {
-        load_matrices_transposed(k, keys + 32 * step);
-      } else {
-        k[0] = k[2], k[1] = k[3];
-      }
-      Quad quad;
-      quad.load(stripe, step);
+#pragma unroll 1
+    for (int step = 0; step < kSteps; step += 2) {
+      uint32_t k[KT][4];
+      Quad quads[2];
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const float2 even = quad.pair(2 * i), odd = quad.pair(2 * i + 1);
+      for (int i = 0; i < KT; i++) load_matrices_transposed(k[i], keys + 32 * (step + i));
+#pragma unroll
+      for (int i = 0; i < 2; i++) quads[i].load(stripe, step + i);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        Quad& quad = quads[i / 2];
+        const int pair = i % 2;
+        const float2 even = quad.pair(2 * pair), odd = quad.pair(2 * pair + 1);
         float x[4] = {even.x * total, even.y * total, odd.x * total, odd.y * total};
-        if (KT == 2) {
+        if constexpr (KT == 2) {
           // A part of all sixteen keys at a time.
           const auto part = [&](const uint32_t(&a)[4], const uint32_t(&b)[4], int first) {
-            mma_bf16(x, {a[first], a[first + 1], b[first], b[first + 1]}, k[2 * i], k[2 * i + 1]);
+            mma_bf16(x, {a[first], a[first + 1], b[first], b[first + 1]}, k[i / 2][2 * pair], k[i / 2][2 * pair + 1]);
           };
           part(low.low_high, high.low_high, 0);
           part(low.high_middle, high.high_middle, 2);
           part(low.high_middle, high.high_middle, 0);
         } else {
-          mma_bf16(x, low.low_high, k[i], 0);
-          mma_bf16(x, low.high_middle, k[i], k[i]);
+          mma_bf16(x, low.low_high, k[0][i], 0);
+          mma_bf16(x, low.high_middle, k[0][i], k[0][i]);
         }
-        quad.set(2 * i, x[0], x[1]), quad.set(2 * i + 1, x[2], x[3]);
+        quad.set(2 * pair, x[0], x[1]), quad.set(2 * pair + 1, x[2], x[3]);
       }
-      quad.store(stripe, step);
+#pragma unroll
+      for (int i = 0; i < 2; i++) quads[i].store(stripe, step + i);
     }
   }
 }

@@ -28,7 +28,9 @@ __device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header
   header.values = {.ring = p.record_v + ring_at(p.v_at, unit, unit.head, 0),
                    .tokens = p.v + token_at(unit.token - unit.n, p.v_token, unit.head, p.v_head),
                    .records = unit.records,
-                   .slot = unit.slot};
+                   .slot = unit.slot,
+                   .opening = unit.opening,
+                   .heads = unit.heads};
   header.state = static_cast<char*>(p.state) + ring_at(p.state_at, unit, unit.head, 0) * Quad::kBytes;
   header.out = static_cast<char*>(p.out) +
                token_at(unit.token, p.out_token, unit.head, p.out_head) * (p.out_dtype == DType::f32 ? 4 : 2);
@@ -78,10 +80,10 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
     const int64_t from = wide_product(at.head, p.state_at.head) + at.row * kHead;
     fetch_tile<Quad>(tile, header.state + from * Quad::kBytes, lane);
   };
-  const auto fetch_v = [&](const TileOf<Quad>& at) {
-    fetch_values<Quad>(p, load_whole(header.values), at.head, 0, unit.opening, at.row, own_values, lane);
+  const auto fetch_v = [&](const Values& from, const TileOf<Quad>& at) {
+    fetch_values<Quad>(p, from, at.head, 0, from.opening, at.row, own_values, lane);
   };
-  fetch_v({0, warp});
+  fetch_v(load_whole(header.values), {0, warp});
   copy_commit();
   fetch_state({0, warp});
   copy_commit();
@@ -115,7 +117,7 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
     }
     __syncthreads();
     const int end = (begin + heads) * kTiles<Quad>;
-    if (unit.crowded) fetch_v({begin * kTiles<Quad>, warp}), copy_commit();
+    if (unit.crowded) fetch_v(load_whole(header.values), {begin * kTiles<Quad>, warp}), copy_commit();
 #pragma unroll 1
     for (int i = begin * kTiles<Quad>; i < end; i++) {
       const TileOf<Quad> at(i, warp);
@@ -125,10 +127,12 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
       copy_wait<0>();
       consume_tile<Quad, kWide>(p, header, at.head, at.row, here, here + block, tile, own_values, lane, [&] {
         __syncwarp();
-        if (i + 1 < unit.heads * kTiles<Quad>) {
+        const Values from = load_whole(header.values);
+        const bool fetched_late = unit.crowded && i + 1 == end;
+        if (i + 1 < from.heads * kTiles<Quad>) {
           const TileOf<Quad> next(i + 1, warp);
           fetch_state(next);
-          if (!unit.crowded || i + 1 < end) fetch_v(next);
+          if (!fetched_late) fetch_v(from, next);
         }
         copy_commit();
       });

@@ -117,9 +117,17 @@ __device__ __forceinline__ void fetch_tile(uint32_t tile, const char* from, int 
 template <class Quad>
 __device__ __forceinline__ void store_tile(uint32_t tile, char* to, int lane) {
   to += lane * 16, tile += lane * 16;
-#pragma unroll 4
-  for (uint32_t at = 0; at < kTileBytes; at += 512)
-    *reinterpret_cast<uint4*>(to + at) = load_piece((tile ^ swizzle<Quad>(at) ^ at) + at);
+#pragma unroll
+  for (uint32_t first = 0; first < kTileBytes; first += 4096) {
+    uint4 pieces[8];  // all on their way before the first is waited for
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      const uint32_t at = first + 512 * i;
+      pieces[i] = load_piece((tile ^ swizzle<Quad>(at) ^ at) + at);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) *reinterpret_cast<uint4*>(to + first + 512 * i) = pieces[i];
+  }
 }
 
 // Rows of V of a tile, tiles that a warp has of a head, one after the other, and stripes of sixteen rows of a tile.

@@ -122,12 +122,12 @@ constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
   return x;
 }
 
-// Where v of a unit's keys comes from, for its first value head.
+// Where v of a unit's keys comes from, for its first value head. Small as a segment is, for the same reason.
 struct alignas(16) Values {
   uint16_t* ring;          // slot 0
   const uint16_t* tokens;  // as if key 0 were one
   int32_t records, slot;   // as the unit has them
-  int32_t pad[2];
+  int32_t opening, heads;
 };
 
 // What a block's warps know of its work; pointers are of the unit's first value head.
