@@ -107,18 +107,21 @@ struct RelativeRow {
   int32_t slot = 0;         // of the first record
 };
 constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
+  constexpr int32_t kMost = 1 << 30;  // tokens of a row that can be counted with
+  const int32_t grain = (1 << p.log2_F) - 1;
   if (row.start < 0 || row.start > row.end || row.end > p.tokens) return {};
   RelativeRow x{.start = row.start, .length = row.end - row.start};
-  const bool seated = (row.seat >= 0) & (row.seat < p.seats) & (x.length <= p.longest);
-  if (!seated | (row.folded < 0) | (row.folded > row.first) | (row.first > kLastPosition) | (row.fold_to < row.folded))
-    return x;
-  const int64_t n = row.first - row.folded, fold = row.fold_to - row.folded, end = n + x.length;
+  // As unsigned numbers, which a position before the checkpoint makes large.
+  const uint64_t records = static_cast<uint64_t>(row.first) - static_cast<uint64_t>(row.folded),
+                 folds = static_cast<uint64_t>(row.fold_to) - static_cast<uint64_t>(row.folded);
+  const bool seated = (row.seat >= 0) & (row.seat < p.seats) & (x.length <= std::min(p.longest, kMost));
+  if (!seated | (row.folded < 0) | (row.first > kLastPosition) | (records > kMostRecords) | (folds > kMost)) return x;
+  const auto n = static_cast<int32_t>(records), fold = static_cast<int32_t>(folds), end = n + x.length;
   const bool together = end <= p.R;  // records and tokens fit the ring side by side
-  if ((n > p.R) | (fold > (p.prefill ? end : n)) | (((row.folded | row.fold_to) & ((1 << p.log2_F) - 1)) != 0) |
+  if ((n > p.R) | (fold > (p.prefill ? end : n)) | ((row.folded & grain) != 0) | ((fold & grain) != 0) |
       (end - fold > p.R) | !(together | (p.prefill & (fold >= n))))
     return x;
-  x.seat = row.layer_at + row.seat, x.n = static_cast<int32_t>(n), x.fold = static_cast<int32_t>(fold);
-  x.slot = static_cast<int32_t>(row.folded) & (p.R - 1);
+  x.seat = row.layer_at + row.seat, x.n = n, x.fold = fold, x.slot = static_cast<int32_t>(row.folded) & (p.R - 1);
   return x;
 }
 
