@@ -108,7 +108,15 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   const int resident = take(1);
   if (resident == 0) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
   plan.reason = "each head has a block: all of them run at once";
-  if (group == 1 || plan.blocks <= int64_t{resident} * device.multiprocessors) return plan;
+  const int64_t at_once = int64_t{resident} * device.multiprocessors;
+  const bool beside = 2 * plan.blocks <= at_once;  // the blocks of the launch before
+  if (group == 1 || beside || ((plan.wide || size_of(d.state) > 2) && plan.blocks <= at_once)) return plan;
+  take(2);
+  plan.reason = "two heads have a block: a launch fits beside the one before it";
+  if (2 * plan.blocks <= at_once) return plan;
+  take(1);
+  plan.reason = "each head has a block: all of them run at once";
+  if (plan.blocks <= at_once) return plan;
   take(std::min<int64_t>(group, kWarps));
   plan.reason = "blocks follow each other: the heads of a key head share their tokens";
   return plan;

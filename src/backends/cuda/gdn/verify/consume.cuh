@@ -36,10 +36,10 @@ template <class Quad>
 __device__ __forceinline__ void append_values(const VerifyParams& p, const Header& header, const Segment& s, int head,
                                               int V, uint32_t values, int lane) {
   using Rows = ValueRows<Quad>;
-  const int piece = lane % Rows::kPieces;
+  const unsigned piece = lane % Rows::kPieces;
   uint16_t* const ring = header.values.ring + wide_product(head, p.v_at.head) + V + piece * 8;
 #pragma unroll 1
-  for (int key = s.window + lane / Rows::kPieces; key < s.keys; key += 32 / Rows::kPieces) {
+  for (unsigned key = s.window + lane / Rows::kPieces; key < s.keys; key += 32 / Rows::kPieces) {
     uint16_t* to = ring + wide_product((s.slot + key) & (p.R - 1), p.v_at.row);
     *reinterpret_cast<uint4*>(to) = load_piece(values + Rows::at(key, piece));
   }
@@ -106,7 +106,7 @@ __device__ __forceinline__ bool contain(int t, Columns<M, KT, QT>& d, int (&firs
 #pragma unroll
     for (int e = 0; e < 4 * KT; e++) sum[e % 4] = fmaf(d[m][e / 4][e % 4], 0.0f, sum[e % 4]);
   }
-  if (__all_sync(~0u, (sum[0] + sum[1]) + (sum[2] + sum[3]) == 0)) return false;
+  if (__builtin_expect(__all_sync(~0u, (sum[0] + sum[1]) + (sum[2] + sum[3]) == 0), 1)) return false;
 #pragma unroll
   for (int m = 0; m < M; m++) {
     first[m][0] = first[m][1] = 8 * kKeyTiles;
@@ -180,11 +180,12 @@ template <DType type, int M, int KT, int QT>
 __device__ __forceinline__ void store_outputs(const VerifyParams& p, const Segment& s, char* out, const Place& at,
                                               const Columns<M, KT, QT>& d) {
   using Pair = std::conditional_t<type == DType::f32, float2, uint32_t>;
-  const int64_t from = token_at(s.query + 2 * at.t, p.out_token, at.head, p.out_head) + at.V;
-  Pair* to = reinterpret_cast<Pair*>(out + from / 2 * static_cast<int64_t>(sizeof(Pair)));
+  constexpr int64_t kSize = sizeof(Pair) / 2;
+  out += (token_at(s.query + 2 * at.t, p.out_token, at.head, p.out_head) + at.V) * kSize;
 #pragma unroll
   for (int u = 0; u < 2 * QT; u++) {
     if (8 * (u / 2) + 2 * at.t + u % 2 < s.queries) {
+      Pair* const to = reinterpret_cast<Pair*>(out);
 #pragma unroll
       for (int m = 0; m < M; m++) {
         const float low = d[m][KT + u / 2][u % 2], high = d[m][KT + u / 2][2 + u % 2];
@@ -195,7 +196,27 @@ __device__ __forceinline__ void store_outputs(const VerifyParams& p, const Segme
         }
       }
     }
-    to += (u % 2 ? 7 : 1) * (p.out_token / 2);
+    out += (u % 2 ? 7 : 1) * kSize * p.out_token;
+  }
+}
+
+// Adds R of key tile b times N prepared tiles, tile u at block + tile(u), to columns `first` and on: all products above
+// 2^-22 of the largest, small ones first, side by side so that they do not wait for each other.
+template <int M, int N, int In, int Out, class Tile>
+__device__ __forceinline__ void add_products(const Place& at, const float (&R)[M][In][4], int b, float (&to)[M][Out][4],
+                                             int first, const Tile& tile) {
+  Tf32Parts parts[M];
+  Factor factors[N];
+#pragma unroll
+  for (int u = 0; u < N; u++) factors[u] = at.factor(tile(u));
+#pragma unroll
+  for (int m = 0; m < M; m++) parts[m] = Tf32Parts(R[m][b]);
+#pragma unroll
+  for (int i = 0; i < 3 * M * N; i++) {
+    const int product = i / (M * N), m = i / N % M, u = i % N;
+    const auto& x = product == 0 ? parts[m].low : parts[m].high;
+    const auto& y = product == 1 ? factors[u].low : factors[u].high;
+    mma_tf32(to[m][first + u], x, y[0], y[1]);
   }
 }
 
@@ -223,42 +244,35 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Hea
       for (int e = 0; e < 4; e++) x[e] = fmaf(x[e], e % 2 ? scale.y : scale.x, 0.0f);
     }
   }
-  constexpr bool kFolds = KT <= 2;  // grains are of 8 or 16 keys
-#pragma unroll
-  for (int b = 0; b < KT; b++) {
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-      const Tf32Parts a(d[m][b]);
-#pragma unroll
-      for (int u = 0; u < QT; u++) mma_parts(d[m][KT + u], a, at.factor(s.outputs(b, u)));
-      if constexpr (kFolds) {
-        if (!s.update) continue;
-#pragma unroll
-        for (int u = 0; u < KT; u++) mma_parts(corrections[m][u], a, at.factor(s.corrections(b, u)));
-      }
-    }
-  }
-  if (contained) {
-    const float nan = __int_as_float(0x7fffffff);
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-#pragma unroll
-      for (int e = 0; e < 4 * QT; e++) {
-        if (s.window + 8 * (e / 4) + 2 * at.t + e % 2 >= bad[m][e % 4 / 2]) d[m][KT + e / 4][e % 4] = nan;
-      }
-#pragma unroll
-      for (int e = 0; e < 8; e++) {
-        if (bad[m][e % 4 / 2] < 8 * kKeyTiles) corrections[m][e / 4][e % 4] = nan;
-      }
-    }
-  }
+  const float nan = __int_as_float(0x7fffffff);
   if constexpr (QT > 0) {
+#pragma unroll
+    for (int b = 0; b < KT; b++)
+      add_products<M, QT>(at, d, b, d, KT, [&](int u) { return Segment::outputs(b, u, QT); });
+    if (contained) {
+#pragma unroll
+      for (int e = 0; e < 4 * QT * M; e++) {
+        const int m = e / (4 * QT), u = e / 4 % QT;
+        if (s.window + 8 * u + 2 * at.t + e % 2 >= bad[m][e % 4 / 2]) d[m][KT + u][e % 4] = nan;
+      }
+    }
     if (p.out_dtype == DType::bf16) {
       store_outputs<DType::bf16, M, KT, QT>(p, s, header.out, at, d);
     } else if (p.out_dtype == DType::f16) {
       store_outputs<DType::f16, M, KT, QT>(p, s, header.out, at, d);
     } else {
       store_outputs<DType::f32, M, KT, QT>(p, s, header.out, at, d);
+    }
+  }
+  if constexpr (KT <= 2) {  // grains are of 8 or 16 keys
+    if (__builtin_expect(!s.update, 1)) return;
+#pragma unroll
+    for (int b = 0; b < KT; b++)
+      add_products<M, KT>(at, d, b, corrections, 0, [&](int u) { return Segment::corrections(b, u, KT, QT); });
+    if (!contained) return;
+#pragma unroll
+    for (int e = 0; e < 8 * M; e++) {
+      if (bad[e / 8][e % 4 / 2] < 8 * kKeyTiles) corrections[e / 8][e / 4 % 2][e % 4] = nan;
     }
   }
 }

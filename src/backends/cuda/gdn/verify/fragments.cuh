@@ -52,6 +52,7 @@ __device__ __forceinline__ float nearest_tf32(float x) {
 // The B operand: a lane's pair of a tile [8, 8] of f32.
 struct Factor {
   uint32_t high[2], low[2];
+  Factor() = default;
   // Rounded, so that what is left has no sign that sums would show.
   __device__ __forceinline__ explicit Factor(float2 x) {
     const float near[2] = {nearest_tf32(x.x), nearest_tf32(x.y)};
@@ -63,6 +64,7 @@ struct Factor {
 // The accumulator [16, 8] of one product as the A operand of the next. Cut, for a large number would round to infinity.
 struct Tf32Parts {
   uint32_t high[4], low[4];
+  Tf32Parts() = default;
   __device__ __forceinline__ explicit Tf32Parts(const float (&x)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -72,13 +74,6 @@ struct Tf32Parts {
     }
   }
 };
-
-// d += a b, all products above 2^-22 of the largest, small ones first.
-__device__ __forceinline__ void mma_parts(float (&d)[4], const Tf32Parts& a, const Factor& b) {
-  mma_tf32(d, a.low, b.high[0], b.high[1]);
-  mma_tf32(d, a.high, b.low[0], b.low[1]);
-  mma_tf32(d, a.high, b.high[0], b.high[1]);
-}
 
 // The same accumulator for a product with bf16 numbers, which as they are fill the depth of an instruction with two of
 // three exact parts.

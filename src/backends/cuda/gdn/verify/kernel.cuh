@@ -72,8 +72,8 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
   char* const room = values + kWarps * p.values;
   uint32_t own_values = shared_address(values + warp * p.values);
   // What is needed first is asked for first.
-  prepare::Gates gates{};
-  if (warp < unit.heads) gates = prepare::fetch_gates(p, unit, unit.head + warp, lane);
+  prepare::RawGate raw{};
+  if (warp < unit.heads) raw = prepare::fetch_gate(p, unit, unit.head + warp, lane);
   fetch_tokens(p, header, shared_address(room));
   copy_commit();
   const auto fetch_state = [&](const TileOf<Quad>& at) {
@@ -98,9 +98,12 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
 #pragma unroll 1
   for (int begin = 0; begin < unit.heads; begin += unit.batch) {
     const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
+    prepare::Gate gate{};
     if (warp < heads) {
-      if (begin > 0) gates = prepare::fetch_gates(p, unit, own, lane);
-      prepare::settle_gates(p, unit, own, gates, lane);
+      if (begin > 0) raw = prepare::fetch_gate(p, unit, own, lane);
+      gate = prepare::settle_gate(p, unit, own, lane, raw, p.append);
+      if (const int key = lane + 32; p.append && unit.keys() > 32)
+        prepare::settle_gate(p, unit, own, key, prepare::fetch_gate(p, unit, own, key), true);
     }
     if (unit.crowded) copy_wait<1>();  // v, whose place is taken
     __syncthreads();                   // the dot products are there, and the heads before have been consumed
@@ -111,8 +114,9 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
 #pragma unroll 1
       for (int i = 0; i < unit.segments; i++) {
         const Segment s = load_whole(header.segments[i]);
-        prepare::prepare_segment<kWide ? kKeyTiles : 3>(s, room, room + unit.norms(), gates, lane, scratch,
-                                                        coefficients + s.block);
+        prepare::prepare_segment<kWide ? kKeyTiles : 3>(s, room, room + unit.norms(),
+                                                        prepare::gate_of(p, unit, own, s.first, gate, lane), lane,
+                                                        scratch, coefficients + s.block);
       }
     }
     __syncthreads();
@@ -121,8 +125,12 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
 #pragma unroll 1
     for (int i = begin * kTiles<Quad>; i < end; i++) {
       const TileOf<Quad> at(i, warp);
-      // Else every address in the tile has a register of its own, all through the unit.
-      if constexpr (!kWide) asm volatile("" : "+r"(tile), "+r"(own_values));
+      // Else every address that is made of them has a register of its own, all through the unit.
+      if constexpr (kWide) {
+        asm volatile("" : "+r"(lane));
+      } else {
+        asm volatile("" : "+r"(tile), "+r"(own_values));
+      }
       const uint32_t here = shared_address(room), block = unit.coefficients + (at.head - begin) * unit.stride;
       copy_wait<0>();
       consume_tile<Quad, kWide>(p, header, at.head, at.row, here, here + block, tile, own_values, lane, [&] {

@@ -28,55 +28,51 @@ struct alignas(16) Scratch {
 
 namespace prepare {
 
-// What a lane has of a head's gates, on its way from memory: of keys `lane` and `lane` + 32.
-struct Gates {
-  uint32_t g[2], beta[2];  // as they are stored: records f32, tokens of gate_dtype
-  float rate, bias;        // A_log, dt_bias
+// A key's gates on their way from memory, as they are stored: records f32, tokens of gate_dtype.
+struct RawGate {
+  uint32_t g, beta;
+  float rate, bias;  // A_log, dt_bias
+};
+struct Gate {
+  float g, beta;
 };
 
-// Only loads.
-__device__ __forceinline__ Gates fetch_gates(const VerifyParams& p, const Unit& unit, int head, int lane) {
-  Gates x{};
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int key = lane + 32 * i;
-    if (key >= unit.keys()) break;
-    if (key < unit.records) {
-      const int slot = slot_of(p, unit, key);
-      x.g[i] = __float_as_uint(p.record_g[ring_at(p.g_at, unit, head, slot)]);
-      x.beta[i] = __float_as_uint(p.record_beta[ring_at(p.beta_at, unit, head, slot)]);
-      continue;
-    }
+// Only loads; nothing of a key that the unit does not have.
+__device__ __forceinline__ RawGate fetch_gate(const VerifyParams& p, const Unit& unit, int head, int key) {
+  RawGate x{};
+  if (key < unit.records) {
+    const int slot = slot_of(p, unit, key);
+    x.g = __float_as_uint(p.record_g[ring_at(p.g_at, unit, head, slot)]);
+    x.beta = __float_as_uint(p.record_beta[ring_at(p.beta_at, unit, head, slot)]);
+  } else if (key < unit.keys()) {
     const int token = unit.token + key - unit.n;
-    const int64_t g = token_at(token, p.g_token, head, p.g_head),
-                  beta = token_at(token, p.beta_token, head, p.beta_head);
-    x.g[i] = load_bits(p.g, p.gate_dtype, g), x.beta[i] = load_bits(p.beta, p.gate_dtype, beta);
+    x.g = load_bits(p.g, p.gate_dtype, token_at(token, p.g_token, head, p.g_head));
+    x.beta = load_bits(p.beta, p.gate_dtype, token_at(token, p.beta_token, head, p.beta_head));
   }
   if (p.A_log) x.rate = p.A_log[head], x.bias = p.dt_bias[head];
   return x;
 }
 
-// g and beta of keys `lane` and `lane` + 32, as bits again; the window's into its records as well.
-__device__ __forceinline__ void settle_gates(const VerifyParams& p, const Unit& unit, int head, Gates& x, int lane) {
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int key = lane + 32 * i;
-    if (key >= unit.keys()) break;
-    if (key < unit.records) continue;
-    float g = value_of(p.gate_dtype, x.g[i]), beta = value_of(p.gate_dtype, x.beta[i]);
-    if (p.A_log) g = log_decay(x.rate, x.bias, g), beta = sigmoid(beta);
-    x.g[i] = __float_as_uint(g), x.beta[i] = __float_as_uint(beta);
-    if (key < unit.n || !p.append) continue;
+// Behind what was fetched; with `append`, a window key's into its record as well.
+__device__ __forceinline__ Gate settle_gate(const VerifyParams& p, const Unit& unit, int head, int key,
+                                            const RawGate& x, bool append) {
+  if (key < unit.records) return {__uint_as_float(x.g), __uint_as_float(x.beta)};
+  Gate gate{value_of(p.gate_dtype, x.g), value_of(p.gate_dtype, x.beta)};
+  if (p.A_log) gate = {log_decay(x.rate, x.bias, gate.g), sigmoid(gate.beta)};
+  if (append && key >= unit.n && key < unit.keys()) {
     const int slot = slot_of(p, unit, key);
-    p.record_g[ring_at(p.g_at, unit, head, slot)] = g;
-    p.record_beta[ring_at(p.beta_at, unit, head, slot)] = beta;
+    p.record_g[ring_at(p.g_at, unit, head, slot)] = gate.g;
+    p.record_beta[ring_at(p.beta_at, unit, head, slot)] = gate.beta;
   }
+  return gate;
 }
 
-// Of any key.
-__device__ __forceinline__ float of_key(const uint32_t (&x)[2], int key) {
-  const uint32_t low = __shfl_sync(~0u, x[0], key & 31), high = __shfl_sync(~0u, x[1], key & 31);
-  return __uint_as_float(key < 32 ? low : high);
+// Of key first + lane, when each lane has that of key `lane`; those behind, which are rare, are fetched again.
+__device__ __forceinline__ Gate gate_of(const VerifyParams& p, const Unit& unit, int head, int first, const Gate& own,
+                                        int lane) {
+  const int key = first + lane;
+  const Gate gate{__shfl_sync(~0u, own.g, key & 31), __shfl_sync(~0u, own.beta, key & 31)};
+  return key < 32 ? gate : settle_gate(p, unit, head, key, fetch_gate(p, unit, head, key), false);
 }
 
 // The window's k as records.
@@ -129,11 +125,10 @@ __device__ __forceinline__ float decay(Sum from, Sum to) {
 }
 
 // Sums of the gates, and the coefficients of single tokens.
-__device__ __forceinline__ void prepare_tokens(const Segment& s, const Gates& gates, const float* r, const float* q,
+__device__ __forceinline__ void prepare_tokens(const Segment& s, const Gate& of_lane, const float* r, const float* q,
                                                int lane, Scratch& w, Coefficients& out) {
-  const float g = of_key(gates.g, s.first + lane), b = of_key(gates.beta, s.first + lane);
   // The least decay that is told from none at all; -inf would make differences of sums NaN.
-  const float gate = lane < s.keys ? g : 0, beta = lane < s.keys ? b : 0;
+  const float gate = lane < s.keys ? of_lane.g : 0, beta = lane < s.keys ? of_lane.beta : 0;
   const double sum = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, s.keys, lane);
   const float high = static_cast<float>(sum), left = lane < s.keys ? beta * r[lane] : 0;
   const Sum G{high, static_cast<float>(sum - high)};
@@ -156,7 +151,7 @@ __device__ __forceinline__ void scale(const Segment& s, const float2* products, 
     const int u = a - kt, row = 8 * (query ? u : a) + g;
     const float factor = query ? q[row] : w.left[row];
     const Sum to = w.G[query ? s.window + row : row];
-    float2* tile = query ? reinterpret_cast<float2*>(block + s.outputs(0, u))
+    float2* tile = query ? reinterpret_cast<float2*>(block + Segment::outputs(0, u, qt))
                          : reinterpret_cast<float2*>(w.A) + Segment::of_keys(a, 0) * 32;
     tile += lane;
     const int tiles = query ? kt : a + 1, stride = (query ? qt : 1) * 32;
@@ -200,7 +195,8 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
   const int kt = s.key_tiles(), qt = s.query_tiles(), tile = lane / 8, g = lane % 8;
   const bool query = tile < qt, key = !query && s.update && tile < qt + kt;
   const int row = query ? lane : lane - 8 * qt, last = query ? s.window + row : key ? row : -1;
-  char* const rows = block + (query ? s.outputs(0, tile) : s.corrections(0, tile - qt)) + g * 32;
+  char* const rows =
+      block + (query ? Segment::outputs(0, tile, qt) : Segment::corrections(0, tile - qt, kt, qt)) + g * 32;
   const int stride = (query ? qt : kt) * kNumbers;
   const float factor = key ? r[row] * decay(w.G[row], w.G[s.keys - 1]) : 0;
   float x[8 * kTiles];
@@ -279,13 +275,13 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
   }
 }
 
-// A segment of a head, by a warp, once the dot products are there.
+// A segment of a head, by a warp, once the dot products are there; each lane has the gate of its key.
 template <int kTiles>
 __device__ __forceinline__ void prepare_segment(const Segment& s, const char* room, const char* norms_at,
-                                                const Gates& gates, int lane, Scratch& w, char* block) {
+                                                const Gate& gate, int lane, Scratch& w, char* block) {
   const auto& norms = *reinterpret_cast<const Norms*>(norms_at);
   const float *r = norms.r + s.first, *q = norms.q + s.query;
-  prepare_tokens(s, gates, r, q, lane, w, *reinterpret_cast<Coefficients*>(block));
+  prepare_tokens(s, gate, r, q, lane, w, *reinterpret_cast<Coefficients*>(block));
   scale(s, reinterpret_cast<const float2*>(room + s.products), r, q, block, lane, w);
   __syncwarp();
   solve_rows<kTiles>(s, r, block, lane, w);

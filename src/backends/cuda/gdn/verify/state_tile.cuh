@@ -144,7 +144,9 @@ template <class Quad>
 struct ValueRows {
   static constexpr int kPitch = 2 * kTileRows<Quad>, kPieces = kPitch / 16;
   // Bytes from the first row.
-  __device__ static uint32_t at(int key, int piece) { return key * kPitch + ((piece ^ key / 2 % kPieces) << 4); }
+  __device__ static uint32_t at(unsigned key, unsigned piece) {
+    return key * kPitch + ((piece ^ key / 2 % kPieces) << 4);
+  }
   // What lane (g, t) has of key 2t: rows 2g and 2g+1 of the first stripe; whole tiles of keys further on are the same.
   __device__ static uint32_t place(uint32_t rows, int lane) {
     const int g = lane / 4, t = lane % 4;

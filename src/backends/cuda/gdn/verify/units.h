@@ -5,7 +5,6 @@
 // of keys that is computed from one state; the state of the next segment is the rounded fold of this one. Whole grains
 // of records are segments of their own whether they are stored or not, so no bit depends on the step that stores them.
 #pragma once
-#include <algorithm>
 
 #include "backends/cuda/gdn/verify/config.h"
 #include "backends/cuda/gdn/verify/params.h"
@@ -29,6 +28,10 @@ struct Norms {
   float q[8 * kQueryTiles];  // scale / |q|
 };
 
+// By value: those of the standard library take addresses, and a device then has a stack.
+constexpr int least(int a, int b) { return a < b ? a : b; }
+constexpr int most(int a, int b) { return a < b ? b : a; }
+
 constexpr int triangle(int tiles) { return tiles * (tiles + 1) / 2; }
 
 // Small, for warps read it whole, time and again.
@@ -46,11 +49,13 @@ struct alignas(16) Segment {
   constexpr int query_tiles() const { return (queries + 7) / 8; }
   // Bytes behind the block's start: of the tile of keys 8b and on for queries 8u and on, for the corrections of keys 8u
   // and on.
-  constexpr int outputs(int b, int u) const {
-    return static_cast<int>(sizeof(Coefficients)) + (b * query_tiles() + u) * kNumbers;
+  static constexpr int outputs(int b, int u, int query_tiles) {
+    return static_cast<int>(sizeof(Coefficients)) + (b * query_tiles + u) * kNumbers;
   }
-  constexpr int corrections(int b, int u) const { return outputs(key_tiles(), 0) + (b * key_tiles() + u) * kNumbers; }
-  constexpr int bytes() const { return update ? corrections(key_tiles(), 0) : outputs(key_tiles(), 0); }
+  static constexpr int corrections(int b, int u, int key_tiles, int query_tiles) {
+    return outputs(key_tiles, b * key_tiles + u, query_tiles);
+  }
+  constexpr int bytes() const { return outputs(key_tiles(), update ? key_tiles() * key_tiles() : 0, query_tiles()); }
   // Which tile of products: of keys 8a and on with keys 8b and on (b <= a), of queries 8u and on with those.
   static constexpr int of_keys(int a, int b) { return triangle(a) + b; }
   constexpr int of_queries(int u, int b) const { return triangle(key_tiles()) + u * key_tiles() + b; }
@@ -114,7 +119,7 @@ constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
   // As unsigned numbers, which a position before the checkpoint makes large.
   const uint64_t records = static_cast<uint64_t>(row.first) - static_cast<uint64_t>(row.folded),
                  folds = static_cast<uint64_t>(row.fold_to) - static_cast<uint64_t>(row.folded);
-  const bool seated = (row.seat >= 0) & (row.seat < p.seats) & (x.length <= std::min(p.longest, kMost));
+  const bool seated = (row.seat >= 0) & (row.seat < p.seats) & (x.length <= least(p.longest, kMost));
   if (!seated | (row.folded < 0) | (row.first > kLastPosition) | (records > kMostRecords) | (folds > kMost)) return x;
   const auto n = static_cast<int32_t>(records), fold = static_cast<int32_t>(folds), end = n + x.length;
   const bool together = end <= p.R;  // records and tokens fit the ring side by side
@@ -149,7 +154,7 @@ constexpr int slot_of(const VerifyParams& p, const Unit& unit, int key) { return
 // The key behind the segment that begins with `first`.
 constexpr int end_of_segment(const VerifyParams& p, const Unit& unit, int first) {
   const int F = 1 << p.log2_F, all = unit.keys();
-  return first < (unit.n & -F) || p.exact ? std::min((first & -F) + F, all) : all;
+  return first < (unit.n & -F) || p.exact ? least((first & -F) + F, all) : all;
 }
 
 // The keys of the first segment; 0: nothing is read for the unit.
@@ -174,8 +179,8 @@ constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, 
     if (row.seat >= 0) all.opening = opening_of(p, all);
     return all;
   }
-  const int from = part * p.part_tokens, begin = std::max(0, std::min(from, row.length)),
-            until = std::max(0, std::min(from + p.part_tokens, row.length));
+  const int from = part * p.part_tokens, begin = most(0, least(from, row.length)),
+            until = most(0, least(from + p.part_tokens, row.length));
   Unit unit{.seat = row.seat, .key_head = key_head, .head = head, .heads = heads, .token = row.start + begin};
   unit.T = until - begin;
   if (row.seat < 0) {
@@ -184,11 +189,11 @@ constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, 
     return unit;
   }
   const auto checkpoint_at = [&](int token) {
-    const int grid = (row.n + std::min(std::max(token, 0), row.length)) & -(1 << p.log2_F);
-    return std::min(row.fold, grid);
+    const int grid = (row.n + least(most(token, 0), row.length)) & -(1 << p.log2_F);
+    return least(row.fold, grid);
   };
   const int folded = part == p.first_part ? 0 : checkpoint_at(from - p.part_tokens);
-  unit.n = row.n + begin - folded, unit.records = std::max(row.n - folded, 0);
+  unit.n = row.n + begin - folded, unit.records = most(row.n - folded, 0);
   unit.slot = (row.slot + folded) & (p.R - 1), unit.folds = checkpoint_at(from) - folded;
   unit.opening = opening_of(p, unit);
   return unit;
@@ -202,7 +207,7 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
   for (int first = 0, end; first < (unit.T > 0 ? all : unit.folds); first = end) {
     const bool record = first < due;
     end = end_of_segment(p, unit, first);
-    const int window = std::max(first, unit.n);
+    const int window = most(first, unit.n);
     const auto byte = [](int x) { return static_cast<uint8_t>(x); };
     const auto offset = [](int bytes) { return static_cast<uint16_t>(bytes); };
     const int query = window - unit.n;
@@ -213,14 +218,14 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
                     .first = byte(first),
                     .keys = byte(end - first),
                     .query = byte(query),
-                    .queries = byte(std::max(end - window, 0)),
+                    .queries = byte(most(end - window, 0)),
                     .window = byte(window - first),
                     .slot = byte(slot_of(p, unit, first)),
                     .update = record || end < all,
                     .store = record && end == unit.folds};
     segments[unit.segments++] = s;
     unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
-    unit.scratch = std::max(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kNumbers);
+    unit.scratch = most(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kNumbers);
   }
   const int together = unit.heads < kWarps ? unit.heads : kWarps;
   if (unit.segments == 0) return;
@@ -228,7 +233,7 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
   unit.batch = fit < together ? fit : together;
   if (fit >= together) return;
   const int blocks = room / unit.stride, scratches = kWarps * p.values / unit.scratch;
-  const int crowded = std::min(std::min(blocks, scratches), together);
+  const int crowded = least(least(blocks, scratches), together);
   if (crowded > fit) unit.crowded = true, unit.batch = crowded;
 }
 
