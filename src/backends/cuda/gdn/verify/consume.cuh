@@ -95,18 +95,22 @@ __device__ __forceinline__ void residuals(const Place& at, int keys, Columns<M, 
   }
 }
 
-// A product of matrices cannot skip, so residuals that are not finite are taken out of it, and every result at or
-// behind the first of them in its row becomes NaN. first[m][r]: that key for rows v and v+1 of a stripe, or more than
-// any key.
 template <int M, int KT, int QT>
-__device__ __forceinline__ bool contain(int t, Columns<M, KT, QT>& d, int (&first)[M][2]) {
+__device__ __forceinline__ bool all_finite(const Columns<M, KT, QT>& d) {
   float sum[4] = {};  // of zeros, unless one is not finite
 #pragma unroll
   for (int m = 0; m < M; m++) {
 #pragma unroll
     for (int e = 0; e < 4 * KT; e++) sum[e % 4] = fmaf(d[m][e / 4][e % 4], 0.0f, sum[e % 4]);
   }
-  if (__builtin_expect(__all_sync(~0u, (sum[0] + sum[1]) + (sum[2] + sum[3]) == 0), 1)) return false;
+  return __all_sync(~0u, (sum[0] + sum[1]) + (sum[2] + sum[3]) == 0);
+}
+
+// A product of matrices cannot skip, so residuals that are not finite are taken out of it, and every result at or
+// behind the first of them in its row becomes NaN. first[m][r]: that key for rows v and v+1 of a stripe, or more than
+// any key.
+template <int M, int KT, int QT>
+__device__ __forceinline__ void contain(int t, Columns<M, KT, QT>& d, int (&first)[M][2]) {
 #pragma unroll
   for (int m = 0; m < M; m++) {
     first[m][0] = first[m][1] = 8 * kKeyTiles;
@@ -123,7 +127,6 @@ __device__ __forceinline__ bool contain(int t, Columns<M, KT, QT>& d, int (&firs
       first[m][r] = min(first[m][r], __shfl_xor_sync(~0u, first[m][r], 2));
     }
   }
-  return true;
 }
 
 // What a fold adds to M stripes: U of up to 16 keys, in columns as above.
@@ -220,19 +223,14 @@ __device__ __forceinline__ void add_products(const Place& at, const float (&R)[M
   }
 }
 
-// A segment of KT key tiles and QT query tiles for M stripes, once their states and v are there. Every instance does
-// the same to a column, whatever stands beside it. read() is called when v is not needed any more, nor the state but
-// for a fold.
-template <class Quad, int M, int KT, int QT, class Read>
-__device__ __forceinline__ void consume_segment(const VerifyParams& p, const Header& header, int segment,
-                                                const Place& at, Corrections<M>& corrections, const Read& read) {
-  Columns<M, KT, QT> d = {};
-  project<Quad, M, KT, QT>(at, d);
-  const Segment s = load_whole(header.segments[segment]);  // again: products need the registers
-  residuals<Quad, M, KT, QT>(at, s.keys, d);
-  read(s);
-  int bad[M][2];
-  const bool contained = contain<M, KT, QT>(at.t, d, bad);
+// Outputs and corrections of residuals and S q. kContain: of residuals some of which are not finite; code of its own,
+// for a jump over what is never done costs a fetch of instructions.
+template <bool kContain, int M, int KT, int QT>
+__device__ __forceinline__ void finish_segment(const VerifyParams& p, const Header& header, const Segment& s,
+                                               const Place& at, Columns<M, KT, QT>& d, Corrections<M>& corrections) {
+  [[maybe_unused]] const float nan = __int_as_float(0x7fffffff);
+  [[maybe_unused]] int bad[M][2];
+  if constexpr (kContain) contain<M, KT, QT>(at.t, d, bad);
 #pragma unroll
   for (int u = 0; u < QT; u++) {
     const float2 scale = at.pair(offsetof(Coefficients, query), u);
@@ -244,12 +242,11 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Hea
       for (int e = 0; e < 4; e++) x[e] = fmaf(x[e], e % 2 ? scale.y : scale.x, 0.0f);
     }
   }
-  const float nan = __int_as_float(0x7fffffff);
   if constexpr (QT > 0) {
 #pragma unroll
     for (int b = 0; b < KT; b++)
       add_products<M, QT>(at, d, b, d, KT, [&](int u) { return Segment::outputs(b, u, QT); });
-    if (contained) {
+    if constexpr (kContain) {
 #pragma unroll
       for (int e = 0; e < 4 * QT * M; e++) {
         const int m = e / (4 * QT), u = e / 4 % QT;
@@ -265,15 +262,34 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Hea
     }
   }
   if constexpr (KT <= 2) {  // grains are of 8 or 16 keys
-    if (__builtin_expect(!s.update, 1)) return;
+    if (!s.update) return;
 #pragma unroll
     for (int b = 0; b < KT; b++)
       add_products<M, KT>(at, d, b, corrections, 0, [&](int u) { return Segment::corrections(b, u, KT, QT); });
-    if (!contained) return;
+    if constexpr (kContain) {
 #pragma unroll
-    for (int e = 0; e < 8 * M; e++) {
-      if (bad[e / 8][e % 4 / 2] < 8 * kKeyTiles) corrections[e / 8][e / 4 % 2][e % 4] = nan;
+      for (int e = 0; e < 8 * M; e++) {
+        if (bad[e / 8][e % 4 / 2] < 8 * kKeyTiles) corrections[e / 8][e / 4 % 2][e % 4] = nan;
+      }
     }
+  }
+}
+
+// A segment of KT key tiles and QT query tiles for M stripes, once their states and v are there. Every instance does
+// the same to a column, whatever stands beside it. read() is called when v is not needed any more, nor the state but
+// for a fold.
+template <class Quad, int M, int KT, int QT, class Read>
+__device__ __forceinline__ void consume_segment(const VerifyParams& p, const Header& header, int segment,
+                                                const Place& at, Corrections<M>& corrections, const Read& read) {
+  Columns<M, KT, QT> d = {};
+  project<Quad, M, KT, QT>(at, d);
+  const Segment s = load_whole(header.segments[segment]);  // again: products need the registers
+  residuals<Quad, M, KT, QT>(at, s.keys, d);
+  read(s);
+  if (all_finite<M, KT, QT>(d)) {
+    finish_segment<false, M, KT, QT>(p, header, s, at, d, corrections);
+  } else {
+    finish_segment<true, M, KT, QT>(p, header, s, at, d, corrections);
   }
 }
 
