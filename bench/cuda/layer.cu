@@ -126,7 +126,10 @@ StepRows Layer::rows(int64_t n, int64_t folds) const {
 Rows Layer::upload(const StepRows& rows) {
   std::vector<int32_t> order(rows.seat.size());  // as a commit leaves it
   std::iota(order.begin(), order.end(), 0);
-  std::stable_partition(order.begin(), order.end(), [&](int32_t b) { return rows.fold_to[b] > rows.folded[b]; });
+  const auto work = [&](int32_t b) {
+    return kind_of_work({.folded = rows.folded[b], .pos = rows.first[b]}, rows.fold_to[b]);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t b, int32_t c) { return work(b) < work(c); });
   return {.count = static_cast<int32_t>(shape_.B),
           .longest = static_cast<int32_t>(shape_.T),
           .start = up(rows.start),

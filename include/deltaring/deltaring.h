@@ -68,7 +68,8 @@ typedef struct {
   const DLTensor* folded;  /* [B] int64: the cursor's folded; gdn only */
   const DLTensor* fold_to; /* [B] int64: where the checkpoint shall stand afterwards; gdn only */
   const DLTensor* order;   /* [B] int32 or NULL: the turns in which rows are begun, a permutation. No result depends on
-                              it; with those that fold first, as deltaring_commit leaves it, large batches end sooner */
+                              it; with those that have most to do first, as deltaring_commit leaves it, large batches
+                              end sooner */
   int32_t longest;         /* at least the tokens of every row; 0 = all tokens. Launches on a device are sized by it */
 } deltaring_rows;
 

@@ -31,7 +31,7 @@ def commit(rows: Rows, kept: Tensor, *, F: int = 8, policy: str = "grid", stream
     """Keeps the first tokens of each row's window: one call a step for all layers. Rejected tokens need nothing.
 
     Moves the arrays of rows with a seat in place: folded = fold_to, first += kept, fold_to = plan_fold(first, F). Then
-    they are the rows of the next step. With an order, that becomes the rows that fold in it and behind them the others.
+    they are the rows of the next step. With an order, rows with most to do come first in it: folds, then records.
 
     rows: seat, first, folded, fold_to and order are used
     kept: [B] int32, anchor + accepted drafts, or 0 when the row is cancelled

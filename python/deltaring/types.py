@@ -25,8 +25,8 @@ class Rows(NamedTuple):
     first    [B] int64 the cursor's pos: accepted tokens
     folded   [B] int64 the cursor's folded: tokens in the checkpoint; gdn ops and commit
     fold_to  [B] int64 where the checkpoint shall stand afterwards, `plan_fold(first)`; gdn ops and commit
-    order    [B] int32 or None: the turns in which rows are begun, a permutation. No result depends on it; with the rows
-             that fold first, as `commit` leaves it, large batches end sooner
+    order    [B] int32 or None: the turns in which rows are begun, a permutation. No result depends on it; with those
+             that have most to do first, as `commit` leaves it, large batches end sooner
     longest  at least the tokens of every row, 0 = all tokens; sizes launches on a device, ignored on the host
     """
 

@@ -34,7 +34,8 @@ void commit_rows(const CommitArgs& a) {
   }
   if (!a.order) return;
   std::iota(a.order, a.order + a.count, 0);
-  std::stable_partition(a.order, a.order + a.count, [&](int32_t b) { return folds_next(a, b); });
+  std::stable_sort(a.order, a.order + a.count,
+                   [&](int32_t b, int32_t c) { return kind_of_work(a, b) < kind_of_work(a, c); });
 }
 
 }  // namespace deltaring

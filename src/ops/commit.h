@@ -16,8 +16,8 @@ struct CommitArgs {
   int64_t* first = nullptr;       // [B] pos
   int64_t* folded = nullptr;      // [B]
   int64_t* fold_to = nullptr;     // [B] where the verify left the checkpoint; folded <= fold_to <= first + kept
-  int32_t* order = nullptr;  // [B] or null: becomes Rows::order, the rows that fold next and behind them the others
-  int64_t F = 8;             // grain of plan_fold: 8 or 16
+  int32_t* order = nullptr;       // [B] or null: becomes Rows::order, rows with most to do first, by their kind_of_work
+  int64_t F = 8;                  // grain of plan_fold: 8 or 16
   FoldPolicy policy = FoldPolicy::grid;
 };
 
@@ -27,8 +27,16 @@ constexpr void move_cursor(const CommitArgs& a, int32_t b) {
   a.first[b] = moved.pos, a.folded[b] = moved.folded, a.fold_to[b] = plan_fold(moved, a.F, a.policy);
 }
 
-// Of a row that has moved: does its next verify fold?
-constexpr bool folds_next(const CommitArgs& a, int32_t b) { return a.seat[b] >= 0 && a.fold_to[b] > a.folded[b]; }
+// What a verify has to do before its window, the most first: a fold, more than eight records, some, none.
+constexpr int kKindsOfWork = 4;
+constexpr int kind_of_work(const Cursor& at, int64_t fold_to) {
+  const int64_t records = at.pos - at.folded;
+  return fold_to > at.folded ? 0 : records > 8 ? 1 : records > 0 ? 2 : kKindsOfWork - 1;
+}
+// The next one of a row that has moved.
+constexpr int kind_of_work(const CommitArgs& a, int32_t b) {
+  return a.seat[b] < 0 ? kKindsOfWork - 1 : kind_of_work({.folded = a.folded[b], .pos = a.first[b]}, a.fold_to[b]);
+}
 
 // What the op does on the host, once the arguments have been checked.
 void commit_rows(const CommitArgs& args);

@@ -20,8 +20,8 @@ struct Rows {
   const int64_t* first = nullptr;    // [B] position of the row's first token = its cursor's pos
   const int64_t* folded = nullptr;   // [B] the cursor's folded; gdn only
   const int64_t* fold_to = nullptr;  // [B] where the checkpoint shall stand afterwards, folded <= fold_to; gdn only
-  // [B] or null: the turns in which rows are begun where not all of them run at once, a permutation. Where those that
-  // fold come first, the last ones are short. No result depends on it.
+  // [B] or null: the turns in which rows are begun where not all of them run at once, a permutation. Where those with
+  // most to do come first, the last ones are short. No result depends on it.
   const int32_t* order = nullptr;
 
   int32_t tokens() const { return count ? start[count] : 0; }

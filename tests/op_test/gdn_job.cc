@@ -58,6 +58,8 @@ class GdnJob final : public Job {
     const std::string foreign = pools_.end();
     if (!foreign.empty()) failures.push_back(foreign);
   }
+  RelativeError out_error() const override { return tokens_.error(); }
+  RelativeError state_error() const override { return state_error_; }
 
   int64_t bytes() const override {
     const auto state = static_cast<int64_t>(pools_.shape(kCheckpoint).bytes());
@@ -166,6 +168,8 @@ class GdnJob final : public Job {
     std::vector<replay::Expected> want(shape_.Hv * shape_.V);
     for (int64_t p = folded;; p++) {
       if (p == fold_to && p > folded) {
+        for (int64_t i = 0; shape_.checkpoint == DType::f32 && i < shape_.Hv * shape_.V * shape_.K; i++)
+          state_error_.add(load_as_float(stored.data(), DType::f32, i), oracle.state(i));
         if (!oracle.compare(stored.data()))
           failures.push_back(fmt::format("row {}: the checkpoint at {} is not the oracle's", b, p));
       } else if (shape_.grain() && p > folded && p % shape_.grain() == 0) {
@@ -214,6 +218,7 @@ class GdnJob final : public Job {
   int64_t R_;
   Pools pools_;
   Tokens tokens_, history_;
+  RelativeError state_error_;
   std::vector<std::vector<std::byte>> initial_;
 };
 

@@ -100,6 +100,8 @@ class Tokens {
     return near;
   }
   int64_t count() const { return qkv_.rows(); }
+  // Of the float32 outputs that were checked.
+  const RelativeError& error() const { return error_; }
   // q, k, v, g, beta in, out out.
   int64_t bytes() const {
     int64_t total = 0;
@@ -118,10 +120,11 @@ class Tokens {
       failures.push_back("an input was written");
   }
   // Outputs of token t of row b: zeros without a seat (want null), else near the oracle.
-  void check_out(int64_t t, int64_t b, const replay::Expected* want, Failures& failures) const {
+  void check_out(int64_t t, int64_t b, const replay::Expected* want, Failures& failures) {
     for (int64_t i = 0; i < s_.Hv * s_.V; i++) {
       const float got = out_.at(t, i);
       const replay::Expected expected = want ? replay::stored_as(s_.out, want[i]) : replay::Expected{0, 0};
+      if (s_.out == DType::f32) error_.add(got, expected.value);
       if (replay::near(got, expected)) continue;
       return failures.push_back(fmt::format("row {}: output {} of head {} of token {} is {}, oracle {} +- {}", b,
                                             i % s_.V, i / s_.V, t, got, expected.value, expected.tolerance));
@@ -157,6 +160,7 @@ class Tokens {
   replay::Matrix qkv_, g_, beta_, out_;
   std::vector<float> values_;  // [count, width()]: q, k, v as stored, g and beta as used
   std::array<std::vector<std::byte>, 3> copies_;
+  RelativeError error_;
 };
 
 // Random elements of a dtype, small enough for a state.

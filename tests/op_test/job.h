@@ -1,6 +1,8 @@
 // A case with memory: what one call of an op needs, and how the result is judged.
 #pragma once
+#include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "op_test/cases.h"
@@ -17,6 +19,20 @@ struct Machine {
   replay::Device device;
 };
 
+// Relative error of finite numbers in the Frobenius norm.
+class RelativeError {
+ public:
+  void add(double got, double want) {
+    if (!std::isfinite(got) || !std::isfinite(want)) return;
+    error_ += (got - want) * (got - want), size_ += want * want;
+  }
+  // Nothing of no numbers, or of zeros.
+  std::optional<double> value() const { return size_ > 0 ? std::optional(std::sqrt(error_ / size_)) : std::nullopt; }
+
+ private:
+  double error_ = 0, size_ = 0;
+};
+
 class Job {
  public:
   virtual ~Job() = default;
@@ -24,6 +40,9 @@ class Job {
   virtual void call() = 0;
   // What does not hold after the first call: results against the float64 oracle, fences, poison, foreign bytes.
   virtual void judge(Failures& failures) = 0;
+  // How far from the oracle what it judged is, where that is stored in float32: outputs, checkpoints.
+  virtual RelativeError out_error() const { return {}; }
+  virtual RelativeError state_error() const { return {}; }
   // Bytes that the contract has a call move: everything read once, everything written once.
   virtual int64_t bytes() const = 0;
 };

@@ -102,7 +102,15 @@ Outcome test(const Case& c, const OpTable& table, const Options& options) {
   if (const auto why = refusal(c, table, options, setup)) return unsupported(*why);
   Failures failures;
   setup->job->judge(failures);
-  if (failures.empty()) return {Status::ok, "ok", {{"status", "ok"}}};
+  if (failures.empty()) {
+    Outcome ok{Status::ok, "ok", {{"status", "ok"}}};
+    const auto tell = [&](const char* what, const RelativeError& error) {
+      if (const auto value = error.value())
+        ok.text += fmt::format(", {} error {:.1e}", what, *value), ok.json[fmt::format("{}_error", what)] = *value;
+    };
+    tell("out", setup->job->out_error()), tell("state", setup->job->state_error());
+    return ok;
+  }
   const std::string command =
       fmt::format("op_test --op {} --backend {} --mode test --seed {} --threads {} --filter '{}'", c.op, table.name,
                   options.seed, options.threads, c.name());

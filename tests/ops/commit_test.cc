@@ -82,9 +82,14 @@ TEST_P(Commit, MovesEveryCursorAsTheHostWould) {
         ASSERT_EQ(seats.pull(), seat);
         if (step % 2 == 0) continue;
         order.clear();
-        for (const bool fold : {true, false}) {
+        // Folds; more than eight records; some; none, or no seat.
+        const auto kind = [&](int32_t b) {
+          if (seat[b] < 0 || (fold_to[b] == folded[b] && first[b] == folded[b])) return 3;
+          return fold_to[b] > folded[b] ? 0 : first[b] - folded[b] > 8 ? 1 : 2;
+        };
+        for (int wanted = 0; wanted < 4; wanted++) {
           for (int32_t b = 0; b < kRows; b++) {
-            if (fold == (seat[b] >= 0 && fold_to[b] > folded[b])) order.push_back(b);
+            if (kind(b) == wanted) order.push_back(b);
           }
         }
         ASSERT_EQ(orders.pull(), order);

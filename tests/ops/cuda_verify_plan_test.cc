@@ -12,11 +12,19 @@ constexpr DeviceLimits kH200{},
 
 TEST(VerifyPlan, ABlockAHeadWhereAllRunAtOnceElseAKeyHead) {
   EXPECT_EQ(plan_verify(qwen(1, 8), kH200).heads, 1);
-  EXPECT_EQ(plan_verify(qwen(8, 8), kH200).heads, 1);
-  EXPECT_EQ(plan_verify(qwen(8, 8), kH200).blocks, 8 * 48);
+  EXPECT_EQ(plan_verify(qwen(5, 8), kH200).blocks, 5 * 48);
+  EXPECT_EQ(plan_verify(qwen(8, 8, DType::f32), kH200).blocks, 8 * 48);
   EXPECT_EQ(plan_verify(qwen(32, 8), kH200).heads, 3);
   EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).heads, 3);
   EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).blocks, 4096 * 16);
+}
+
+// Where a launch of blocks of a head would wait for the one before it, and one of two heads would not.
+TEST(VerifyPlan, TwoHeadsWhereLaunchesThenFitSideBySide) {
+  const VerifyPlan plan = plan_verify(qwen(8, 8), kH200);
+  EXPECT_EQ(plan.heads, 2);
+  EXPECT_EQ(plan.blocks, 8 * 32);
+  EXPECT_EQ(plan_verify(qwen(8, 16), kH200).heads, 1);  // wide blocks take longer
 }
 
 // Everything that is planned fits the device.

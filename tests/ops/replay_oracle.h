@@ -120,6 +120,8 @@ class DeltaRule {
     settle();
   }
 
+  double state(int64_t i) const { return S_[i]; }
+
   // True when stored bits are this state rounded to the checkpoint's dtype, up to the bound. A 16-bit state goes on
   // from the stored bits, so that each grain is judged by itself. Off the grid a verify may go on from either side of
   // the rounding that it stores, so the rounding enters the bound.

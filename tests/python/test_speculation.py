@@ -61,7 +61,7 @@ def test_commit_moves_cursors_of_rows_with_a_seat():
     assert rows.first.tolist() == [25, 5, 9]
     assert rows.folded.tolist() == [16, 0, 8]
     assert rows.fold_to.tolist() == [24, 0, 8]
-    assert rows.order.tolist() == [0, 1, 2]
+    assert rows.order.tolist() == [0, 2, 1]
     deltaring.commit(rows, numpy.array([0, 0, 8], "int32"), F=F)
     assert rows.order.tolist() == [2, 0, 1]
 

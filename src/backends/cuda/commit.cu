@@ -21,21 +21,42 @@ __global__ __launch_bounds__(kCommitThreads) void commit_kernel(const CommitArgs
   if (b < a.count && a.seat[b] >= 0 && possible(a, b)) move_cursor(a, b);
 }
 
+// Rows of each kind of work.
+struct Kinds {
+  int32_t of[kKindsOfWork];
+};
+struct SumOfKinds {
+  __device__ Kinds operator()(const Kinds& a, const Kinds& b) const {
+    Kinds sum;
+#pragma unroll
+    for (int kind = 0; kind < kKindsOfWork; kind++) sum.of[kind] = a.of[kind] + b.of[kind];
+    return sum;
+  }
+};
+
 // The same by one block, each thread some rows that lie together, and their order.
 __global__ __launch_bounds__(kOrderThreads) void commit_and_order_kernel(const CommitArgs a) {
-  using Scan = cub::BlockScan<int32_t, kOrderThreads>;
+  using Scan = cub::BlockScan<Kinds, kOrderThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ typename Scan::TempStorage scan;
   const int32_t each = (a.count + kOrderThreads - 1) / kOrderThreads;
   const int32_t first = static_cast<int32_t>(threadIdx.x) * each, end = min(first + each, a.count);
-  int32_t fold = 0;  // of this thread's rows, then of those before them
+  Kinds turn{}, all;  // how many are this thread's, then its first turn of each kind
   for (int32_t b = first; b < end; b++) {
     if (a.seat[b] >= 0 && possible(a, b)) move_cursor(a, b);
-    fold += folds_next(a, b);
+    const int of_row = kind_of_work(a, b);
+#pragma unroll
+    for (int kind = 0; kind < kKindsOfWork; kind++) turn.of[kind] += kind == of_row;
   }
-  int32_t all;
-  Scan(scan).ExclusiveSum(fold, fold, all);
-  int32_t other = all + first - fold;
-  for (int32_t b = first; b < end; b++) a.order[folds_next(a, b) ? fold++ : other++] = b;
+  Scan(scan).ExclusiveScan(turn, turn, Kinds{}, SumOfKinds(), all);
+#pragma unroll
+  for (int kind = 1, before = 0; kind < kKindsOfWork; kind++) turn.of[kind] += before += all.of[kind - 1];
+  for (int32_t b = first; b < end; b++) {
+    const int of_row = kind_of_work(a, b);
+#pragma unroll
+    for (int kind = 0; kind < kKindsOfWork; kind++) {
+      if (kind == of_row) a.order[turn.of[kind]++] = b;
+    }
+  }
 }
 
 }  // namespace
