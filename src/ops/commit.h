@@ -28,9 +28,10 @@ constexpr void move_cursor(const CommitArgs& a, int32_t b) {
 }
 
 // What a verify has to do before its window, the most first: a fold, more than eight records, some, none.
+// Eight keys are a tile of the products that a GPU makes of them. Any numbers will do, for a row may be impossible.
 constexpr int kKindsOfWork = 4;
 constexpr int kind_of_work(const Cursor& at, int64_t fold_to) {
-  const int64_t records = at.pos - at.folded;
+  const uint64_t records = static_cast<uint64_t>(at.pos) - static_cast<uint64_t>(at.folded);
   return fold_to > at.folded ? 0 : records > 8 ? 1 : records > 0 ? 2 : kKindsOfWork - 1;
 }
 // The next one of a row that has moved.

@@ -25,6 +25,8 @@ TEST(VerifyPlan, TwoHeadsWhereLaunchesThenFitSideBySide) {
   EXPECT_EQ(plan.heads, 2);
   EXPECT_EQ(plan.blocks, 8 * 32);
   EXPECT_EQ(plan_verify(qwen(8, 16), kH200).heads, 1);  // wide blocks take longer
+  EXPECT_EQ(plan_verify(qwen(10, 8), kH200).heads, 1);  // neither fits
+  EXPECT_EQ(plan_verify(qwen(4, 8), kA100).heads, 1);   // launches follow each other
 }
 
 // Everything that is planned fits the device.

@@ -40,7 +40,7 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
   VerifyParams& p = play.params;
   p.rows = 1, p.tokens = static_cast<int32_t>(T), p.seats = 1, p.Hv = 48, p.group = 3;
   p.first_part = play.plan.first_part, p.parts = play.plan.parts, p.part_tokens = play.plan.part;
-  p.room = play.plan.room;
+  p.room = play.plan.room, p.values = play.plan.values;
   p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.longest = static_cast<int32_t>(T);
   p.prefill = prefill, p.exact = play.plan.exact;
   return play;
@@ -49,7 +49,7 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
 // Segments follow each other, fit the kernel's tiles, cut where they must, and store once.
 void expect_segments(const Play& play, const Unit& unit, const Segment* segments) {
   const int F = 1 << play.params.log2_F, due = unit.n / F * F;
-  int next = 0, queries = 0, stores = 0, bytes = 0;
+  int next = 0, queries = 0, stores = 0, bytes = 0, products = unit.norms() + static_cast<int>(sizeof(Norms));
   for (int i = 0; i < unit.segments; i++) {
     const Segment& s = segments[i];
     EXPECT_EQ(s.first, next);
@@ -65,6 +65,11 @@ void expect_segments(const Play& play, const Unit& unit, const Segment* segments
       EXPECT_EQ(s.first + s.window, unit.n + s.query);
     }
     EXPECT_EQ(s.block, bytes);
+    EXPECT_EQ(s.keys_at, s.first * kKeyPitch);
+    EXPECT_EQ(s.queries_at, (unit.keys() + s.query) * kKeyPitch);
+    EXPECT_EQ(s.products, products);
+    EXPECT_EQ(s.slot, (unit.slot + s.first) % play.params.R);
+    products += s.products_bytes();
     next += s.keys, queries += s.queries, stores += s.store, bytes += s.bytes();
     if (s.store) {
       EXPECT_EQ(next, unit.folds);
@@ -95,7 +100,9 @@ void expect_unit(Play& play, Unit unit) {
   cut(play.params, unit, segments);
   ASSERT_LE(unit.segments, kSegments);
   expect_segments(play, unit, segments);
+  EXPECT_TRUE(unit.segments == 0 || unit.batch > 0);
   EXPECT_LE(unit.crowded ? unit.scratches(unit.batch) : unit.end(unit.batch), play.plan.room);
+  EXPECT_LE(unit.crowded * unit.batch * unit.scratch, kWarps * play.plan.values);
   if (play.plan.appends()) {
     for (int i = 0; i < unit.T; i++) play.ring[slot_of(play.params, unit, unit.n + i)] = play.checkpoint + unit.n + i;
   }
@@ -133,37 +140,46 @@ TEST(VerifyUnits, EveryLegalRowEndsWhereItShall) {
 
 // What the host plans is enough for every unit a row can become: any records and tokens that fit the ring.
 TEST(VerifyUnits, EveryUnitFitsThePlan) {
+  struct Shape {
+    int64_t group, B;
+    DType state;
+  };
+  std::vector<Shape> shapes;
+  for (const int64_t group : {1, 3, 8})
+    for (const int64_t B : {1, 512})
+      for (const DType state : {DType::bf16, DType::f32}) shapes.push_back({group, B, state});
   for (const int64_t R : {16, 32, 64}) {
     for (const int64_t F : {8, 16}) {
       for (int64_t T = 1; T <= std::min<int64_t>(R, 16) && R > F; T++) {
         for (const bool exact : {false, true}) {
-          for (const int64_t group : {1, 3, 8}) {
-            for (const int64_t B : {1, 512}) {
-              VerifyDesc desc = qwen(B, T, DType::bf16, exact);
-              desc.Hk = 4, desc.Hv = 4 * group, desc.R = R, desc.F = F;
-              const VerifyPlan plan = plan_verify(desc, {});
-              ASSERT_EQ(plan.kernel, VerifyKernel::tensor);
-              VerifyParams p{};
-              p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
-              p.room = plan.room, p.values = plan.values;
-              for (int32_t n = 0; n <= R; n++) {
-                for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
-                  for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
-                    Unit unit{.heads = plan.heads, .T = t, .n = n, .folds = folds};
-                    unit.opening = opening_of(p, unit);
-                    Segment segments[kSegments];
-                    cut(p, unit, segments);
-                    ASSERT_LE(unit.crowded ? unit.scratches(unit.batch) : unit.end(unit.batch), plan.room)
-                        << to_string(plan) << " n=" << n << " t=" << t;
-                    ASSERT_LE(unit.crowded * unit.batch * unit.scratch, kWarps * plan.values);
-                    ASSERT_TRUE(unit.segments == 0 || unit.batch > 0) << to_string(plan) << " n=" << n << " t=" << t;
-                    for (int i = 0; i < unit.segments; i++) {
-                      ASSERT_LE(segments[i].keys * (kTileBytes / kHead), plan.values) << to_string(plan);
-                    }
-                    for (int i = 0; i < unit.segments && !plan.wide; i++) {
-                      ASSERT_LE(segments[i].key_tiles(), 3) << to_string(plan);
-                      ASSERT_LE(segments[i].query_tiles(), 1) << to_string(plan);
-                    }
+          for (const auto& [group, B, state] : shapes) {
+            VerifyDesc desc = qwen(B, T, state, exact);
+            desc.Hk = 4, desc.Hv = 4 * group, desc.R = R, desc.F = F;
+            const VerifyPlan plan = plan_verify(desc, {});
+            ASSERT_EQ(plan.kernel, VerifyKernel::tensor);
+            VerifyParams p{};
+            p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
+            p.room = plan.room, p.values = plan.values;
+            for (int32_t n = 0; n <= R; n++) {
+              for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
+                for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
+                  Unit unit{.heads = plan.heads, .T = t, .n = n, .folds = folds};
+                  unit.opening = opening_of(p, unit);
+                  Segment segments[kSegments];
+                  cut(p, unit, segments);
+                  ASSERT_LE(unit.crowded ? unit.scratches(unit.batch) : unit.end(unit.batch), plan.room)
+                      << to_string(plan) << " n=" << n << " t=" << t;
+                  ASSERT_LE(unit.crowded * unit.batch * unit.scratch, kWarps * plan.values);
+                  ASSERT_TRUE(unit.segments == 0 || unit.batch > 0) << to_string(plan) << " n=" << n << " t=" << t;
+                  ASSERT_TRUE(n >= F + T || unit.end(1) <= plan.room) << to_string(plan) << " n=" << n << " t=" << t;
+                  for (int i = 0; i < unit.segments; i++) {
+                    ASSERT_LE(segments[i].keys * (2 * kTileBytes / kHead / static_cast<int>(size_of(state))),
+                              plan.values)
+                        << to_string(plan);
+                  }
+                  for (int i = 0; i < unit.segments && !plan.wide; i++) {
+                    ASSERT_LE(segments[i].key_tiles(), 3) << to_string(plan);
+                    ASSERT_LE(segments[i].query_tiles(), 1) << to_string(plan);
                   }
                 }
               }

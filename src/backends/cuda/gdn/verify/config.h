@@ -56,7 +56,7 @@ constexpr int kHead = 128;         // K = V
 constexpr int kKeyPitch = 272;     // bytes between q and k rows in shared memory: eight rows meet no bank twice
 constexpr int kKeyTiles = 4;       // 8 keys each, the most of a segment: F-1 + 16 <= 32
 constexpr int kQueryTiles = 2;     // 8 queries each
-constexpr int kNumbers = 256;      // bytes of a tile [8, 8] of f32
+constexpr int kNumberTile = 256;   // bytes of a tile [8, 8] of f32
 constexpr int kSegments = 9;       // of a row: 64 keys in grains of 8, and the rest
 constexpr int kMostRecords = 64;   // R
 constexpr int kScratchHead = 384;  // bytes of what a preparing warp has besides tiles of products

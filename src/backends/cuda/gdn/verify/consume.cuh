@@ -1,6 +1,7 @@
 // What a state makes of the prepared tokens. A warp takes M stripes of sixteen rows of V from its tile; nothing but
 // barriers at the ends.
 #pragma once
+#include <cstddef>
 #include <type_traits>
 
 #include "backends/cuda/gdn/verify/prepare.cuh"
@@ -21,8 +22,8 @@ struct Place {
   uint32_t block;       // the segment's coefficients
 
   // Of columns 8b + 2t and the next.
-  __device__ __forceinline__ float2 pair(size_t coefficients, int b) const {
-    return load_pair(block + static_cast<uint32_t>(coefficients) + 32 * b + 8 * t);
+  __device__ __forceinline__ float2 pair(size_t member, int b) const {
+    return load_pair(block + static_cast<uint32_t>(member) + 32 * b + 8 * t);
   }
   __device__ __forceinline__ Factor factor(int tile) const { return Factor(load_pair(block + tile + 8 * lane)); }
 };
@@ -45,7 +46,8 @@ __device__ __forceinline__ void append_values(const VerifyParams& p, const Heade
   }
 }
 
-// S k_j and S q_c. k and q are bf16 as they came and S is split exactly: f32 sums of exact products.
+// S k_j and S q_c: f32 sums of exact products of k and q, bf16 as they came, with S in parts: exact of 16-bit states,
+// of f32 ones but for their last bits.
 template <class Quad, int M, int KT, int QT>
 __device__ __forceinline__ void project(const Place& at, Columns<M, KT, QT>& d) {
   uint32_t columns[KT + QT];
@@ -204,7 +206,7 @@ __device__ __forceinline__ void store_outputs(const VerifyParams& p, const Segme
 }
 
 // Adds R of key tile b times N prepared tiles, tile u at block + tile(u), to columns `first` and on: all products above
-// 2^-22 of the largest, small ones first, side by side so that they do not wait for each other.
+// 2^-21 of the largest, small ones first, side by side so that they do not wait for each other.
 template <int M, int N, int In, int Out, class Tile>
 __device__ __forceinline__ void add_products(const Place& at, const float (&R)[M][In][4], int b, float (&to)[M][Out][4],
                                              int first, const Tile& tile) {

@@ -43,7 +43,7 @@ __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_flo
 // The operand of a product with tf32 numbers takes its k in the order 0, 2, 4, 6, 1, 3, 5, 7 from memory: then a pair
 // of neighbours is what a lane has. Both operands do.
 
-// A number as two of tf32: what is left of it is below 2^-22.
+// A number as two of tf32: what is left of it is below 2^-21.
 __device__ __forceinline__ float high_tf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 __device__ __forceinline__ float nearest_tf32(float x) {
   return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);

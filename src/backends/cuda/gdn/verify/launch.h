@@ -13,7 +13,8 @@ VerifyPlan plan_fold(const GdnFoldArgs& args, const DeviceLimits& device);
 
 // Launches what the plan names, which is not the generic kernel. Appends the records too if the plan says so.
 // Bytes of a row: its checkpoint once a part (out too where a fold is due), n records and T tokens once (k and q as
-// often as blocks share a key head from the cache), out and T records once.
+// often as blocks share a key head, and v again where heads do not fit together, from the cache), out and T records
+// once.
 void launch_verify(const VerifyPlan& plan, const GdnVerifyArgs& args, CudaStream& stream);
 void launch_fold(const VerifyPlan& plan, const GdnFoldArgs& args, CudaStream& stream);
 

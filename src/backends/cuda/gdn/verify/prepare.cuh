@@ -197,7 +197,7 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
   const int row = query ? lane : lane - 8 * qt, last = query ? s.window + row : key ? row : -1;
   char* const rows =
       block + (query ? Segment::outputs(0, tile, qt) : Segment::corrections(0, tile - qt, kt, qt)) + g * 32;
-  const int stride = (query ? qt : kt) * kNumbers;
+  const int stride = (query ? qt : kt) * kNumberTile;
   const float factor = key ? r[row] * decay(w.G[row], w.G[s.keys - 1]) : 0;
   float x[8 * kTiles];
 #pragma unroll

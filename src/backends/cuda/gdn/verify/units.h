@@ -50,7 +50,7 @@ struct alignas(16) Segment {
   // Bytes behind the block's start: of the tile of keys 8b and on for queries 8u and on, for the corrections of keys 8u
   // and on.
   static constexpr int outputs(int b, int u, int query_tiles) {
-    return static_cast<int>(sizeof(Coefficients)) + (b * query_tiles + u) * kNumbers;
+    return static_cast<int>(sizeof(Coefficients)) + (b * query_tiles + u) * kNumberTile;
   }
   static constexpr int corrections(int b, int u, int key_tiles, int query_tiles) {
     return outputs(key_tiles, b * key_tiles + u, query_tiles);
@@ -59,8 +59,13 @@ struct alignas(16) Segment {
   // Which tile of products: of keys 8a and on with keys 8b and on (b <= a), of queries 8u and on with those.
   static constexpr int of_keys(int a, int b) { return triangle(a) + b; }
   constexpr int of_queries(int u, int b) const { return triangle(key_tiles()) + u * key_tiles() + b; }
-  constexpr int products_bytes() const { return of_queries(query_tiles(), 0) * kNumbers; }
+  constexpr int products_bytes() const { return of_queries(query_tiles(), 0) * kNumberTile; }
 };
+static_assert(sizeof(Segment) == 16);
+// A unit's keys and queries, and behind them the dot products of its segments, fit the offsets: eight keys each, or
+// sixteen, and a last one of the most.
+static_assert((kMostRecords + 16 * kQueryTiles) * kKeyPitch + (kSegments - 1) * 4 * kNumberTile + 18 * kNumberTile <
+              65536);
 
 // The room of a unit holds its keys, its queries, norms and dot products; then the coefficients of a batch of heads,
 // one after the other, and the scratches in which they are prepared.
@@ -79,7 +84,7 @@ struct Unit {
   int32_t folds;  // fold_to - folded
   int32_t batch;  // heads that are prepared at a time, and bytes of the scratch of each
   int32_t scratch;
-  int32_t crowded;  // the scratches lie where v is, which is fetched again
+  int32_t crowded;  // do the scratches lie where v is, which is then fetched again for the first of a batch?
 
   constexpr int keys() const { return n + T; }
   constexpr int queries() const { return keys() * kKeyPitch; }      // bytes from the room to the first query
@@ -225,7 +230,7 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
                     .store = record && end == unit.folds};
     segments[unit.segments++] = s;
     unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
-    unit.scratch = most(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kNumbers);
+    unit.scratch = most(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kNumberTile);
   }
   const int together = unit.heads < kWarps ? unit.heads : kWarps;
   if (unit.segments == 0) return;
