@@ -99,7 +99,8 @@ inline void fill_corner(const Shape& s, const Parameters& w, int64_t position, u
   constexpr double kDecay[] = {0, -1e-7, -20, -80, -0.5, -3};
   constexpr float kBeta[] = {-200.0f, 0.0f, 20.0f, 200.0f};
   constexpr float kScale[] = {1.0f, 0.0f, 1e3f, 2e3f, 1e-4f, 2e-4f}, kNarrow[] = {1.0f, 0.0f, 1e-4f, 2e-4f, 0.5f, 1.0f};
-  const float scale = (s.norm == QkNorm::none ? kNarrow : kScale)[position / 6 % 6];
+  const float* const scales = s.norm == QkNorm::none ? kNarrow : kScale;
+  const float scale = scales[position / 6 % 6];
   for (int64_t j = 0; j < s.Hv; j++) b[j] = kBeta[(position / 2 + j) % 4];
   for (int64_t j = 0; j < s.Hv * s.G; j++) a[j] = raw_gate(s, w, j, kDecay[(position + j) % 6]);
   for (int64_t c = 0; c < s.channels(); c++) x[c] = scale * uniform(400, c, 0, salt);
