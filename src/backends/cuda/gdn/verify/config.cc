@@ -89,11 +89,12 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
                   .wide = queries > 8,
                   .layers = d.layers,
                   .values = aligned(static_cast<int>((std::max(keys, d.F) + 7) / 8 * 8) * value_pitch(d.state))};
+  const auto blocks_of = [&](int64_t heads) { return d.layers * d.B * d.Hk * ((group + heads - 1) / heads); };
   // Plans blocks of so many heads. Several of them share a multiprocessor: as many as registers allow and the room of
   // one head; heads that do not fit together are prepared in v's place, or in turns.
   const auto take = [&](int64_t heads) {
     plan.heads = static_cast<int>(heads), plan.shares = static_cast<int>((group + heads - 1) / heads);
-    plan.blocks = d.layers * d.B * d.Hk * plan.shares;
+    plan.blocks = blocks_of(heads);
     const Needs needs = needs_of(d, T, exact, heads);
     const int fixed = kWarps * (kTileBytes + plan.values) + kHeaderBytes;
     int resident = resident_blocks(plan.wide), room = 0;
@@ -107,19 +108,19 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   };
   const int resident = take(1);
   if (resident == 0) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
-  const char* const own = "each head has a block: all of them run at once";
-  plan.reason = own;
-  const int64_t at_once = int64_t{resident} * device.multiprocessors;
-  if (group == 1 || 2 * plan.blocks <= at_once) return plan;
+  plan.reason = "each head has a block: all of them run at once";
+  const auto fit = [&](int64_t launches, int64_t heads) {
+    return launches * blocks_of(heads) <= int64_t{resident} * device.multiprocessors;
+  };
+  if (group == 1 || fit(2, 1)) return plan;
   // Where launches may overlap, one whose blocks fit beside those of the launch before it is worth more than blocks of
   // one head, as long as these are short.
-  if (plan.early && !plan.wide && size_of(d.state) == 2) {
+  if (plan.early && !plan.wide && size_of(d.state) == 2 && fit(2, 2)) {
     take(2);
     plan.reason = "two heads have a block: a launch fits beside the one before it";
-    if (2 * plan.blocks <= at_once) return plan;
-    take(1), plan.reason = own;
+    return plan;
   }
-  if (plan.blocks <= at_once) return plan;
+  if (fit(1, 1)) return plan;
   take(std::min<int64_t>(group, kWarps));
   plan.reason = "blocks follow each other: the heads of a key head share their tokens";
   return plan;
