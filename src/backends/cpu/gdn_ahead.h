@@ -26,7 +26,7 @@ class Ahead {
   HWY_INLINE void some() {
     for (int64_t wanted = step_; wanted > 0 && (lines_ > 0 || next());) {
       const int64_t now = std::min(wanted, lines_);
-      for (const char* end = at_ + now * kLine; at_ != end; at_ += kLine) hwy::Prefetch(at_);
+      for (const char* end = at_ + now * kLine; at_ != end; at_ += kLine) __builtin_prefetch(at_, 0, 2);
       lines_ -= now, wanted -= now;
     }
   }
