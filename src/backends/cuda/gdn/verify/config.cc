@@ -82,7 +82,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   VerifyPlan plan{.kernel = VerifyKernel::tensor,
                   .exact = exact,
                   .prefill = d.prefill,
-                  .early = device.capability >= 90,
+                  .overlaps = device.capability >= 90,
                   .part = static_cast<int>(T),
                   .first_part = -d.prefill,
                   .parts = static_cast<int>(parts) + d.prefill,
@@ -104,6 +104,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
       if (room >= needs.least) break;
     }
     plan.room = std::min(room, needs.together), plan.shared = fixed + plan.room;
+    if (plan.overlaps) plan.early = std::min<int64_t>(plan.blocks, int64_t{resident} * device.multiprocessors);
     return resident;
   };
   const int resident = take(1);
@@ -115,7 +116,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   if (group == 1 || fit(2, 1)) return plan;
   // Where launches may overlap, one whose blocks fit beside those of the launch before it is worth more than blocks of
   // one head, as long as these are short.
-  if (plan.early && !plan.wide && size_of(d.state) == 2 && fit(2, 2)) {
+  if (plan.overlaps && !plan.wide && size_of(d.state) == 2 && fit(2, 2)) {
     take(2);
     plan.reason = "two heads have a block: a launch fits beside the one before it";
     return plan;

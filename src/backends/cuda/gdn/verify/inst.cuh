@@ -17,7 +17,7 @@ void launch_tensor(const VerifyPlan& plan, const VerifyParams& params, cudaStrea
   const LaunchShape shape{.blocks = static_cast<unsigned>(plan.blocks) / rows / layers,
                           .threads = kVerifyThreads,
                           .shared = plan.shared,
-                          .early = plan.early,
+                          .early = plan.overlaps,
                           .y = rows,
                           .z = layers};
   const auto kernel = plan.wide ? verify_kernel<QuadOf<state>, true> : verify_kernel<QuadOf<state>, false>;

@@ -17,14 +17,21 @@ __device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit&
   }
 }
 
-// By one thread: the block's next part of its row.
+// By one thread: the block's next part of its row. Part first_part - 1 is the first one too, ahead of its time: what is
+// made of its row stands if the row is the same when its time comes.
 template <class Quad>
 __device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header) {
-  if (header.part == p.first_part) header.row = relative(p, read_row(p, blockIdx.z, blockIdx.y));
+  const int part = header.part++;
+  if (part <= p.first_part) {
+    const RawRow row = read_row(p, blockIdx.z, blockIdx.y);
+    if (header.known && row == header.raw) return;
+    header.raw = row, header.known = true;
+    header.row = relative(p, row);
+  }
   const int key_head = p.shares == 1 ? blockIdx.x : blockIdx.x / p.shares;
   const int first = (blockIdx.x - key_head * p.shares) * p.heads;
-  const Unit unit =
-      unit_of(p, header.row, header.part++, key_head, key_head * p.group + first, min(p.heads, p.group - first));
+  const Unit unit = unit_of(p, header.row, max(part, p.first_part), key_head, key_head * p.group + first,
+                            min(p.heads, p.group - first));
   header.values = {.ring = p.record_v + ring_at(p.v_at, unit, unit.head, 0),
                    .tokens = p.v + token_at(unit.token - unit.n, p.v_token, unit.head, p.v_head),
                    .records = unit.records,
@@ -64,7 +71,8 @@ struct TileOf {
       : head(i / kTiles<Quad>), row(warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>) {}
 };
 
-// Everything of a unit. The thread that knows the row cuts it while what it reads is on its way.
+// Everything of a unit. Unless it has been cut, a thread of the warp that has least to prepare does it while tokens are
+// on their way.
 template <class Quad, bool kWide>
 __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, uint32_t tile, char* values, int warp,
                                          int lane) {
@@ -72,10 +80,10 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
   char* const room = values + kWarps * p.values;
   uint32_t own_values = shared_address(values + warp * p.values);
   // What is needed first is asked for first.
-  prepare::RawGate raw{};
-  if (warp < unit.heads) raw = prepare::fetch_gate(p, unit, unit.head + warp, lane);
   fetch_tokens(p, header, shared_address(room));
   copy_commit();
+  prepare::RawGate raw{};
+  if (warp < unit.heads) raw = prepare::fetch_gate(p, unit, unit.head + warp, lane);
   const auto fetch_state = [&](const TileOf<Quad>& at) {
     const int64_t from = wide_product(at.head, p.state_at.head) + at.row * kHead;
     fetch_tile<Quad>(tile, header.state + from * Quad::kBytes, lane);
@@ -87,14 +95,13 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
   copy_commit();
   fetch_state({0, warp});
   copy_commit();
-  if (threadIdx.x == 0) cut(p, header.unit, header.segments);
+  if (warp == kWarps - 1 && lane == 0 && unit.segments == 0) cut(p, header.unit, header.segments);
   copy_wait<2>();
   __syncthreads();  // the tokens are there, and the segments
   int job = 0;
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++)
     prepare::multiply(p, load_whole(header.segments[i]), room, room + unit.norms(), warp, lane, job);
-  if (p.append && warp == kWarps - 1 && unit.head == unit.key_head * p.group) prepare::append_keys(p, unit, room, lane);
 #pragma unroll 1
   for (int begin = 0; begin < unit.heads; begin += unit.batch) {
     const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
@@ -119,6 +126,8 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
                                                         scratch, coefficients + s.block);
       }
     }
+    if (p.append && warp == kWarps - 1 && begin == 0 && unit.head == unit.key_head * p.group)
+      prepare::append_keys(p, unit, room, lane);
     __syncthreads();
     const int end = (begin + heads) * kTiles<Quad>;
     if (unit.crowded) fetch_v(load_whole(header.values), {begin * kTiles<Quad>, warp}), copy_commit();
@@ -148,6 +157,16 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
   }
 }
 
+__device__ __forceinline__ unsigned block_number() {
+  return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+}
+
+// From here on the kernel before has ended, and the next one may begin.
+__device__ __forceinline__ void enter() {
+  wait_for_previous();
+  launch_dependents();
+}
+
 template <class Quad, bool kWide>
 __global__ void __launch_bounds__(kVerifyThreads, resident_blocks(kWide))
     verify_kernel(const __grid_constant__ VerifyParams p) {
@@ -156,12 +175,20 @@ __global__ void __launch_bounds__(kVerifyThreads, resident_blocks(kWide))
   auto& header = *reinterpret_cast<Header*>(tiles + kWarps * kTileBytes);
   char* const values = tiles + kWarps * kTileBytes + kHeaderBytes;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  wait_for_previous();
-  launch_dependents();
-  if (threadIdx.x == 0) header.part = p.first_part;
+  // Blocks that may be there before the kernel before has ended begin with what it may not have written yet: if it does
+  // not, as from layer to layer, only the row is read again, and else instructions and arguments are near.
+  const bool early = block_number() < p.early;
+  if (threadIdx.x == 0) header.part = p.first_part - early, header.known = false;
+  if (!early) enter();
   for (;;) {
     if (threadIdx.x == 0) begin_part<Quad>(p, header);
     __syncthreads();
+    if (header.part == p.first_part) {
+      if (threadIdx.x == 0) cut(p, header.unit, header.segments);
+      enter();
+      __syncthreads();
+      continue;
+    }
     if (header.unit.opening > 0) {
       run_unit<Quad, kWide>(p, header, shared_address(tiles + warp * kTileBytes), values, warp, lane);
     } else if (header.unit.seat < 0) {

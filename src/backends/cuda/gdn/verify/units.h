@@ -98,14 +98,28 @@ struct RawRow {
   int32_t start, end, seat;
   int64_t first, folded, fold_to;
   int32_t layer_at = 0;  // where the seats of its layer begin
+  constexpr bool operator==(const RawRow&) const = default;
 };
+// Not by way of the first-level cache, which would keep what a rehearsal has read.
+template <class T>
+constexpr T load_latest(const T* at) {
+#ifdef __CUDA_ARCH__
+  return __ldcg(at);
+#else
+  return *at;
+#endif
+}
+
 // The row whose turn it is, for a layer. A turn that is no row's has no tokens.
 constexpr RawRow read_row(const VerifyParams& p, int layer, int turn) {
-  const int b = p.order ? p.order[turn] : turn;
+  const int b = p.order ? load_latest(p.order + turn) : turn;
   if (b < 0 || b >= p.rows) return {.seat = -1};
-  RawRow row{.seat = p.seat[b], .first = p.first[b], .folded = p.folded[b], .fold_to = p.fold_to[b]};
+  RawRow row{.seat = load_latest(p.seat + b),
+             .first = load_latest(p.first + b),
+             .folded = load_latest(p.folded + b),
+             .fold_to = load_latest(p.fold_to + b)};
   row.layer_at = layer * p.seats;
-  if (p.start) row.start = p.start[b], row.end = p.start[b + 1];
+  if (p.start) row.start = load_latest(p.start + b), row.end = load_latest(p.start + b + 1);
   return row;
 }
 
@@ -148,8 +162,10 @@ struct Header {
   Values values;
   Segment segments[kSegments];
   Unit unit;
+  RawRow raw;
   RelativeRow row;
   int32_t part;  // of the row, the next one
+  bool known;    // does raw hold the block's row?
   char *state, *out;
 };
 
@@ -234,9 +250,11 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
   }
   const int together = unit.heads < kWarps ? unit.heads : kWarps;
   if (unit.segments == 0) return;
-  const int room = p.room - unit.coefficients, fit = room / (unit.stride + unit.scratch);
-  unit.batch = fit < together ? fit : together;
-  if (fit >= together) return;
+  const int room = p.room - unit.coefficients, each = unit.stride + unit.scratch;
+  unit.batch = together;
+  if (together * each <= room) return;
+  const int fit = room / each;
+  unit.batch = fit;
   const int blocks = room / unit.stride, scratches = kWarps * p.values / unit.scratch;
   const int crowded = least(least(blocks, scratches), together);
   if (crowded > fit) unit.crowded = true, unit.batch = crowded;
