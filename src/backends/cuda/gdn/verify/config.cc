@@ -64,6 +64,33 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
   return nullptr;
 }
 
+// Turns until all of `blocks` blocks of so many heads and behind them `single` of one have run, `slots` at a time. A block
+// takes a turn a head and kBegin to begin.
+int64_t turns_of(int64_t slots, int64_t heads, int64_t blocks, int64_t single) {
+  constexpr int64_t kBegin = 2, kSingle = kBegin + 1;
+  const int64_t waves = blocks / slots, busy = blocks % slots, free_at = waves * (kBegin + heads),
+                end = free_at + (busy > 0 ? kBegin + heads : 0);
+  int64_t last = end;
+  for (int64_t i = 1; single > 0; i++) {
+    last = free_at + i * kSingle;
+    single -= slots - busy;
+    if (last - kSingle >= end) single -= busy;
+  }
+  return std::max(last, end);
+}
+
+// How many of the last rows have blocks of one head, for what takes the fewest turns: those of a last wave that would be
+// almost empty.
+int64_t best_single(const VerifyDesc& d, int64_t slots, int64_t heads, int64_t shares) {
+  if (d.layers > 1 || d.B * kWarps > kMostRows) return 0;
+  int64_t best = 0, least = 0;
+  for (int64_t single = 0; single <= std::min(d.B, slots / d.Hv); single++) {
+    const int64_t turns = turns_of(slots, heads, (d.B - single) * d.Hk * shares, single * d.Hv);
+    if (single == 0 || turns < least) best = single, least = turns;
+  }
+  return best;
+}
+
 }  // namespace
 
 VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
@@ -89,41 +116,44 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
                   .wide = queries > 8,
                   .layers = d.layers,
                   .values = aligned(static_cast<int>((std::max(keys, d.F) + 7) / 8 * 8) * value_pitch(d.state))};
-  const auto blocks_of = [&](int64_t heads) { return d.layers * d.B * d.Hk * ((group + heads - 1) / heads); };
-  // Plans blocks of so many heads. Several of them share a multiprocessor: as many as registers allow and the room of
-  // one head; heads that do not fit together are prepared in v's place, or in turns.
-  const auto take = [&](int64_t heads) {
+  // Plans blocks of so many heads, and of one for the last rows. Several blocks share a multiprocessor: as many as
+  // registers allow and the room of one head; heads that do not fit together are prepared in v's place, or in turns.
+  // Returns how many run at a time.
+  const auto take = [&](int64_t heads, int64_t single) {
     plan.heads = static_cast<int>(heads), plan.shares = static_cast<int>((group + heads - 1) / heads);
-    plan.blocks = blocks_of(heads);
+    plan.whole = d.B - single, plan.single = single, plan.blocks = d.layers * plan.turns() * d.Hk * plan.shares;
     const Needs needs = needs_of(d, T, exact, heads);
     const int fixed = kWarps * (kTileBytes + plan.values) + kHeaderBytes;
-    int resident = resident_blocks(plan.wide), room = 0;
+    int64_t resident = resident_blocks(plan.wide);
+    int room = 0;
     for (; resident > 0; resident--) {
-      const int each = std::min(device.shared_of_all / resident - device.shared_reserved, device.shared_bytes);
+      const int each =
+          std::min(device.shared_of_all / static_cast<int>(resident) - device.shared_reserved, device.shared_bytes);
       room = (each - fixed) / 128 * 128;
       if (room >= needs.least) break;
     }
     plan.room = std::min(room, needs.together), plan.shared = fixed + plan.room;
-    if (plan.overlaps) plan.early = std::min<int64_t>(plan.blocks, int64_t{resident} * device.multiprocessors);
-    return resident;
+    const int64_t slots = resident * device.multiprocessors;
+    if (plan.overlaps) plan.early = std::min(plan.blocks, slots);
+    return slots;
   };
-  const int resident = take(1);
-  if (resident == 0) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
+  const int64_t slots = take(1, 0);
+  if (slots == 0) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
   plan.reason = "each head has a block: all of them run at once";
-  const auto fit = [&](int64_t launches, int64_t heads) {
-    return launches * blocks_of(heads) <= int64_t{resident} * device.multiprocessors;
-  };
-  if (group == 1 || fit(2, 1)) return plan;
+  const auto blocks_of = [&](int64_t heads) { return d.layers * d.B * d.Hk * ((group + heads - 1) / heads); };
+  if (group == 1 || 2 * blocks_of(1) <= slots) return plan;
   // Where launches may overlap, one whose blocks fit beside those of the launch before it is worth more than blocks of
   // one head, as long as these are short.
-  if (plan.overlaps && !plan.wide && size_of(d.state) == 2 && fit(2, 2)) {
-    take(2);
+  if (plan.overlaps && !plan.wide && size_of(d.state) == 2 && 2 * blocks_of(2) <= slots) {
+    take(2, 0);
     plan.reason = "two heads have a block: a launch fits beside the one before it";
     return plan;
   }
-  if (fit(1, 1)) return plan;
-  take(std::min<int64_t>(group, kWarps));
-  plan.reason = "blocks follow each other: the heads of a key head share their tokens";
+  if (blocks_of(1) <= slots) return plan;
+  const int64_t heads = std::min<int64_t>(group, kWarps);
+  take(heads, best_single(d, slots, heads, (group + heads - 1) / heads));
+  plan.reason = plan.single > 0 ? "blocks follow each other: heads share their tokens, but for rows of a last wave"
+                                : "blocks follow each other: the heads of a key head share their tokens";
   return plan;
 }
 

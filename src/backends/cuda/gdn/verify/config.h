@@ -38,6 +38,8 @@ struct VerifyPlan {
   bool wide = false;  // segments of more than 8 window tokens
   int heads = 0;      // value heads of a block
   int shares = 0;     // blocks of a key head
+  int64_t whole = 0;  // rows of which that is so; of the `single` behind, blocks have one head
+  int64_t single = 0;
   int64_t layers = 1;
   int64_t blocks = 0;       // of all rows and layers
   int shared = 0;           // bytes, dynamic
@@ -47,6 +49,8 @@ struct VerifyPlan {
 
   // Records are appended by a launch of their own, behind one that goes through several parts.
   bool appends() const { return parts - first_part == 1; }
+  // The second dimension of its grid.
+  int64_t turns() const { return whole + single * heads; }
 };
 
 VerifyPlan plan_verify(const VerifyDesc& desc, const DeviceLimits& device);

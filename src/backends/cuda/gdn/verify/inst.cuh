@@ -13,12 +13,12 @@ using QuadOf =
 template <DType state>
 void launch_tensor(const VerifyPlan& plan, const VerifyParams& params, cudaStream_t stream) {
   static_assert(sizeof(Scratch) == kScratchHead && sizeof(Header) <= kHeaderBytes, "the plan's sizes");
-  const auto rows = static_cast<unsigned>(params.rows), layers = static_cast<unsigned>(plan.layers);
-  const LaunchShape shape{.blocks = static_cast<unsigned>(plan.blocks) / rows / layers,
+  const auto turns = static_cast<unsigned>(plan.turns()), layers = static_cast<unsigned>(plan.layers);
+  const LaunchShape shape{.blocks = static_cast<unsigned>(plan.blocks) / turns / layers,
                           .threads = kVerifyThreads,
                           .shared = plan.shared,
                           .early = plan.overlaps,
-                          .y = rows,
+                          .y = turns,
                           .z = layers};
   const auto kernel = plan.wide ? verify_kernel<QuadOf<state>, true> : verify_kernel<QuadOf<state>, false>;
   launch("gdn_verify", kernel, shape, stream, params);

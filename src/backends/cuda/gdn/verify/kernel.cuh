@@ -22,16 +22,14 @@ __device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit&
 template <class Quad>
 __device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header) {
   const int part = header.part++;
+  const Share share = share_of(p, blockIdx.x, blockIdx.y);
   if (part <= p.first_part) {
-    const RawRow row = read_row(p, blockIdx.z, blockIdx.y);
+    const RawRow row = read_row(p, blockIdx.z, share.turn);
     if (header.known && row == header.raw) return;
     header.raw = row, header.known = true;
     header.row = relative(p, row);
   }
-  const int key_head = p.shares == 1 ? blockIdx.x : blockIdx.x / p.shares;
-  const int first = (blockIdx.x - key_head * p.shares) * p.heads;
-  const Unit unit = unit_of(p, header.row, max(part, p.first_part), key_head, key_head * p.group + first,
-                            min(p.heads, p.group - first));
+  const Unit unit = unit_of(p, header.row, max(part, p.first_part), share.key_head, share.head, share.heads);
   header.values = {.ring = p.record_v + ring_at(p.v_at, unit, unit.head, 0),
                    .tokens = p.v + token_at(unit.token - unit.n, p.v_token, unit.head, p.v_head),
                    .records = unit.records,

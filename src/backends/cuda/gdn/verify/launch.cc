@@ -66,6 +66,7 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .part_tokens = plan.part,
           .heads = plan.heads,
           .shares = plan.shares,
+          .whole = small(plan.whole),
           .values = plan.values,
           .room = plan.room,
           .seats = small(s.checkpoint.shape[0] / layers),

@@ -23,6 +23,7 @@ struct VerifyParams {
   int32_t rows;                            // of the arrays, which every layer shares
   int32_t first_part, parts, part_tokens;  // part i takes tokens [i, i + 1) * part_tokens of each row
   int32_t heads, shares;                   // value heads of a block, and blocks of a key head
+  int32_t whole;                           // rows of which that is so; of those behind, blocks have one head
   int32_t values, room;                    // bytes of shared memory: a warp's v; tokens and all that is made of them
   int32_t seats, Hv, group;                // seats of a layer; group = Hv / Hk
   int32_t R, log2_F;                       // R a power of two, F = 8 or 16

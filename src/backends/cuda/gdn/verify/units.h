@@ -93,6 +93,20 @@ struct Unit {
   constexpr int end(int count) const { return scratches(count) + count * scratch; }
 };
 
+// What a block takes: value heads of a key head of the row whose turn it is.
+struct Share {
+  int32_t turn, key_head, head, heads;
+};
+// Of block (x, y): rows as they come, p.heads at a time; those from p.whole on one head at a time, p.heads times as many y.
+constexpr Share share_of(const VerifyParams& p, int x, int y) {
+  const int key_head = p.shares == 1 ? x : x / p.shares, first = (x - key_head * p.shares) * p.heads,
+            heads = least(p.heads, p.group - first), head = key_head * p.group + first;
+  if (y < p.whole) return {.turn = y, .key_head = key_head, .head = head, .heads = heads};
+  const int row = (y - p.whole) / p.heads, single = y - p.whole - row * p.heads;
+  if (single >= heads) return {.turn = -1};
+  return {.turn = p.whole + row, .key_head = key_head, .head = head + single, .heads = 1};
+}
+
 // What the row arrays say of a row, before anything is made of it.
 struct RawRow {
   int32_t start, end, seat;
@@ -112,7 +126,7 @@ constexpr T load_latest(const T* at) {
 
 // The row whose turn it is, for a layer. A turn that is no row's has no tokens.
 constexpr RawRow read_row(const VerifyParams& p, int layer, int turn) {
-  const int b = p.order ? load_latest(p.order + turn) : turn;
+  const int b = p.order && turn >= 0 ? load_latest(p.order + turn) : turn;
   if (b < 0 || b >= p.rows) return {.seat = -1};
   RawRow row{.seat = load_latest(p.seat + b),
              .first = load_latest(p.first + b),
