@@ -16,7 +16,7 @@ TEST(VerifyPlan, ABlockAHeadWhereAllRunAtOnceElseAKeyHead) {
   EXPECT_EQ(plan_verify(qwen(8, 8, DType::f32), kH200).blocks, 8 * 48);
   EXPECT_EQ(plan_verify(qwen(32, 8), kH200).heads, 3);
   EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).heads, 3);
-  EXPECT_EQ(plan_verify(qwen(4096, 8), kH200).blocks, 4096 * 16);
+  EXPECT_EQ(plan_verify(qwen(4224, 8), kH200).blocks, 4224 * 16);  // whole waves
 }
 
 // Where a launch of blocks of a head would wait for the one before it, and one of two heads would not.
@@ -27,6 +27,20 @@ TEST(VerifyPlan, TwoHeadsWhereLaunchesThenFitSideBySide) {
   EXPECT_EQ(plan_verify(qwen(8, 16), kH200).heads, 1);  // wide blocks take longer
   EXPECT_EQ(plan_verify(qwen(10, 8), kH200).heads, 1);  // neither fits
   EXPECT_EQ(plan_verify(qwen(4, 8), kA100).heads, 1);   // launches follow each other
+}
+
+// Blocks that follow each other end together: a last wave of few is made of short ones.
+TEST(VerifyPlan, RowsOfALastWaveHaveBlocksOfAHead) {
+  const VerifyPlan plan = plan_verify(qwen(40, 8), kH200);  // 640 blocks of three heads, 528 at a time
+  EXPECT_EQ(plan.heads, 3);
+  EXPECT_EQ(plan.single, 7);
+  EXPECT_EQ(plan.whole, 33);
+  EXPECT_EQ(plan.blocks, 33 * 16 + 7 * 48);
+  EXPECT_NE(to_string(plan).find("864 blocks of 3 heads, those of 7 rows of one,"), std::string::npos);
+  EXPECT_EQ(plan_verify(qwen(128, 8), kH200).single, 0);  // seven eighths of a wave
+  VerifyDesc fold = qwen(40, 0);
+  fold.layers = 48;
+  EXPECT_EQ(plan_verify(fold, kH200).single, 0);
 }
 
 // Everything that is planned fits the device.
@@ -50,7 +64,8 @@ TEST(VerifyPlan, FitsEveryDevice) {
                 EXPECT_LE(plan.part, 16);
                 EXPECT_TRUE(T <= 16 || plan.exact);
                 EXPECT_EQ(plan.appends(), T <= 16);
-                EXPECT_EQ(plan.blocks, B * 16 * ((3 + plan.heads - 1) / plan.heads));
+                EXPECT_EQ(plan.whole + plan.single, B);
+                EXPECT_EQ(plan.blocks, plan.turns() * 16 * ((3 + plan.heads - 1) / plan.heads));
               }
             }
           }

@@ -2,6 +2,7 @@
 // that knows which position each slot holds.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 #include <utility>
@@ -243,6 +244,31 @@ TEST(VerifyUnits, LayersShareTheRows) {
     for (int layer = 0; layer < 3; layer++) {
       const Unit unit = unit_of(play.params, relative(play.params, read_row(play.params, layer, 0)), 0, 0, 0, 1);
       EXPECT_EQ(unit.seat, first < 0 ? -1 : 5 * layer + first) << seat;
+    }
+  }
+}
+
+// The blocks of a grid take every value head of every row once.
+TEST(VerifyUnits, BlocksShareRowsAndHeads) {
+  for (int group = 1; group <= 8; group++) {
+    for (int heads = 1; heads <= std::min(group, kWarps); heads++) {
+      for (int whole = 0; whole <= 3; whole++) {
+        constexpr int kRows = 3, kKeyHeads = 2;
+        VerifyParams p{.heads = heads, .shares = (group + heads - 1) / heads, .whole = whole, .group = group};
+        std::vector<int> taken(kRows * kKeyHeads * group);
+        for (int y = 0; y < whole + (kRows - whole) * heads; y++) {
+          for (int x = 0; x < kKeyHeads * p.shares; x++) {
+            const Share share = share_of(p, x, y);
+            EXPECT_LE(share.heads, share.turn < whole ? heads : 1);
+            EXPECT_EQ(share.turn < 0, share.heads == 0);
+            for (int head = share.head; head < share.head + share.heads; head++) {
+              EXPECT_EQ(head / group, share.key_head);
+              taken.at(share.turn * kKeyHeads * group + head)++;
+            }
+          }
+        }
+        EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << group << " " << heads << " " << whole;
+      }
     }
   }
 }

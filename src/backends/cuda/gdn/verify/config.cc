@@ -64,8 +64,8 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
   return nullptr;
 }
 
-// Turns until all of `blocks` blocks of so many heads and behind them `single` of one have run, `slots` at a time. A block
-// takes a turn a head and kBegin to begin.
+// Turns until all of `blocks` blocks of so many heads and behind them `single` of one have run, `slots` at a time. A
+// block takes a turn a head and kBegin to begin.
 int64_t turns_of(int64_t slots, int64_t heads, int64_t blocks, int64_t single) {
   constexpr int64_t kBegin = 2, kSingle = kBegin + 1;
   const int64_t waves = blocks / slots, busy = blocks % slots, free_at = waves * (kBegin + heads),
@@ -79,8 +79,8 @@ int64_t turns_of(int64_t slots, int64_t heads, int64_t blocks, int64_t single) {
   return std::max(last, end);
 }
 
-// How many of the last rows have blocks of one head, for what takes the fewest turns: those of a last wave that would be
-// almost empty.
+// How many of the last rows have blocks of one head, for what takes the fewest turns: those of a last wave that would
+// be almost empty.
 int64_t best_single(const VerifyDesc& d, int64_t slots, int64_t heads, int64_t shares) {
   if (d.layers > 1 || d.B * kWarps > kMostRows) return 0;
   int64_t best = 0, least = 0;
@@ -139,7 +139,8 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   };
   const int64_t slots = take(1, 0);
   if (slots == 0) return {.exact = true, .reason = "shared memory too small for a head's state and tokens"};
-  plan.reason = "each head has a block: all of them run at once";
+  plan.reason = group == 1 ? "each head has a block: it shares its tokens with no other"
+                           : "each head has a block: all of them run at once";
   const auto blocks_of = [&](int64_t heads) { return d.layers * d.B * d.Hk * ((group + heads - 1) / heads); };
   if (group == 1 || 2 * blocks_of(1) <= slots) return plan;
   // Where launches may overlap, one whose blocks fit beside those of the launch before it is worth more than blocks of
@@ -161,8 +162,9 @@ std::string to_string(const VerifyPlan& p) {
   const char* name = p.kernel == VerifyKernel::generic ? "generic" : "tensor";
   std::string text = fmt::format("{}{}{}", name, p.exact ? " exact" : "", p.wide ? " wide" : "");
   if (p.kernel != VerifyKernel::generic)
-    text += fmt::format(": {} blocks of {} heads, {} parts of {} tokens, {} bytes shared", p.blocks, p.heads,
-                        p.parts - p.first_part, p.part, p.shared);
+    text += fmt::format(": {} blocks of {} heads,{} {} parts of {} tokens, {} bytes shared", p.blocks, p.heads,
+                        p.single > 0 ? fmt::format(" those of {} rows of one,", p.single) : "", p.parts - p.first_part,
+                        p.part, p.shared);
   return text + "; " + p.reason;
 }
 

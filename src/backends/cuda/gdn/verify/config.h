@@ -32,8 +32,8 @@ struct VerifyPlan {
   bool prefill = false;
   bool overlaps = false;  // a launch may begin while the kernel before it ends (sm_90)
   int64_t early = 0;      // of its blocks, those that then may: as many as run at a time
-  int part = 0;        // tokens of a row that are computed from one checkpoint at a time
-  int first_part = 0;  // parts of the longest row: [first_part, parts)
+  int part = 0;           // tokens of a row that are computed from one checkpoint at a time
+  int first_part = 0;     // parts of the longest row: [first_part, parts)
   int parts = 1;
   bool wide = false;  // segments of more than 8 window tokens
   int heads = 0;      // value heads of a block

@@ -97,7 +97,8 @@ struct Unit {
 struct Share {
   int32_t turn, key_head, head, heads;
 };
-// Of block (x, y): rows as they come, p.heads at a time; those from p.whole on one head at a time, p.heads times as many y.
+// Of block (x, y): rows as they come, p.heads at a time; those from p.whole on one head at a time, p.heads times as
+// many y.
 constexpr Share share_of(const VerifyParams& p, int x, int y) {
   const int key_head = p.shares == 1 ? x : x / p.shares, first = (x - key_head * p.shares) * p.heads,
             heads = least(p.heads, p.group - first), head = key_head * p.group + first;
