@@ -42,14 +42,14 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
   p.rows = 1, p.tokens = static_cast<int32_t>(T), p.seats = 1, p.Hv = 48, p.group = 3;
   p.first_part = play.plan.first_part, p.parts = play.plan.parts, p.part_tokens = play.plan.part;
   p.room = play.plan.room, p.values = play.plan.values;
-  p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.longest = static_cast<int32_t>(T);
+  p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.on_grid = F > 0, p.longest = static_cast<int32_t>(T);
   p.prefill = prefill, p.exact = play.plan.exact;
   return play;
 }
 
 // Segments follow each other, fit the kernel's tiles, cut where they must, and store once.
 void expect_segments(const Play& play, const Unit& unit, const Segment* segments) {
-  const int F = 1 << play.params.log2_F, due = unit.n / F * F;
+  const int F = 1 << play.params.log2_F, due = play.params.on_grid ? unit.n / F * F : unit.folds;
   int next = 0, queries = 0, stores = 0, bytes = 0, products = unit.norms() + static_cast<int>(sizeof(Norms));
   for (int i = 0; i < unit.segments; i++) {
     const Segment& s = segments[i];
@@ -114,14 +114,16 @@ TEST(VerifyUnits, EveryLegalRowEndsWhereItShall) {
   std::mt19937_64 random(1);
   const auto pick = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % (high - low + 1)); };
   for (int trial = 0; trial < 40000; trial++) {
-    const int64_t F = pick(0, 1) ? 8 : 16, R = int64_t{16} << pick(0, 2), longest = pick(1, 40);
+    const int64_t F = 8 * pick(0, 2), R = int64_t{16} << pick(0, 2), longest = pick(1, 40);
     const bool prefill = pick(0, 1), exact = pick(0, 1);
     Play play = play_of(F, R, longest, prefill, exact);
     if (play.plan.kernel == VerifyKernel::generic) continue;
     const int64_t length = pick(0, longest);
-    play.folded = F * pick(0, 9), play.first = play.folded + pick(0, R), play.start[1] = static_cast<int32_t>(length);
+    const int64_t grain = std::max<int64_t>(F, 1);
+    play.folded = grain * pick(0, 9), play.first = play.folded + pick(0, R),
+    play.start[1] = static_cast<int32_t>(length);
     const int64_t end = play.first + length, latest = prefill ? end : play.first;
-    play.fold_to = play.folded + pick(0, (latest - play.folded) / F) * F;
+    play.fold_to = play.folded + pick(0, (latest - play.folded) / grain) * grain;
     const bool together = end - play.folded <= R;
     if (!(prefill ? end - play.fold_to <= R && (play.fold_to >= play.first || together) : together)) continue;
     play.ring.assign(R, -1), play.checkpoint = play.folded;
@@ -150,8 +152,8 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
     for (const int64_t B : {1, 512})
       for (const DType state : {DType::bf16, DType::f32}) shapes.push_back({group, B, state});
   for (const int64_t R : {16, 32, 64}) {
-    for (const int64_t F : {8, 16}) {
-      for (int64_t T = 1; T <= std::min<int64_t>(R, 16) && R > F; T++) {
+    for (const int64_t F : {0, 8, 16}) {
+      for (int64_t T = 1; T <= std::min<int64_t>(R, 16) && R > F && (F > 0 || R <= 16); T++) {
         for (const bool exact : {false, true}) {
           for (const auto& [group, B, state] : shapes) {
             VerifyDesc desc = qwen(B, T, state, exact);
@@ -159,11 +161,11 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
             const VerifyPlan plan = plan_verify(desc, {});
             ASSERT_EQ(plan.kernel, VerifyKernel::tensor);
             VerifyParams p{};
-            p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = exact;
+            p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = plan.exact, p.on_grid = F > 0;
             p.room = plan.room, p.values = plan.values;
             for (int32_t n = 0; n <= R; n++) {
               for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
-                for (int32_t folds = 0; folds <= n; folds += static_cast<int32_t>(F)) {
+                for (int32_t folds = 0; folds <= n; folds += std::max(static_cast<int32_t>(F), 1)) {
                   Unit unit{.heads = plan.heads, .T = t, .n = n, .folds = folds};
                   unit.opening = opening_of(p, unit);
                   Segment segments[kSegments];
@@ -172,7 +174,8 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
                       << to_string(plan) << " n=" << n << " t=" << t;
                   ASSERT_LE(unit.crowded * unit.batch * unit.scratch, kWarps * plan.values);
                   ASSERT_TRUE(unit.segments == 0 || unit.batch > 0) << to_string(plan) << " n=" << n << " t=" << t;
-                  ASSERT_TRUE(n >= F + T || unit.end(1) <= plan.room) << to_string(plan) << " n=" << n << " t=" << t;
+                  ASSERT_TRUE(n >= (F > 0 ? F : 16) + T || unit.end(1) <= plan.room)
+                      << to_string(plan) << " n=" << n << " t=" << t;
                   for (int i = 0; i < unit.segments; i++) {
                     ASSERT_LE(segments[i].keys * (2 * kTileBytes / kHead / static_cast<int>(size_of(state))),
                               plan.values)
@@ -284,6 +287,21 @@ TEST(VerifyUnits, FoldsWithoutStart) {
   play.params.start = nullptr;
   play.parts([&](const Unit& unit) { expect_unit(play, unit); });
   EXPECT_EQ(play.checkpoint, 56);
+}
+
+// Off the grid a fold ends anywhere, in segments of as many keys as a fold takes.
+TEST(VerifyUnits, FoldsOffTheGrid) {
+  for (int64_t records = 1; records <= 64; records++) {
+    Play play = play_of(0, 64, 0, false, true);
+    play.folded = 5, play.first = 5 + records, play.fold_to = play.first, play.checkpoint = play.folded;
+    play.params.longest = 0, play.params.tokens = 0;
+    play.ring.assign(64, -1);
+    for (int64_t p = play.folded; p < play.first; p++) play.ring[p % 64] = p;
+    play.point();
+    play.params.start = nullptr;
+    play.parts([&](const Unit& unit) { expect_unit(play, unit); });
+    EXPECT_EQ(play.checkpoint, play.first);
+  }
 }
 
 }  // namespace

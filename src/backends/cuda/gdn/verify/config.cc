@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
+#include <utility>
 
 #include "backends/cuda/gdn/verify/units.h"
 
@@ -14,14 +16,16 @@ namespace {
 // Bytes of a key's v for the rows of a tile.
 int value_pitch(DType state) { return kTileBytes / kHead / static_cast<int>(size_of(state)) * 2; }
 constexpr int64_t kMostRows = 65535;  // of a grid's second and third dimension
+constexpr int64_t kOffGrid = 16;      // keys of a segment off the grid
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
-// A unit with n records and T window tokens, or none and all folded.
-Unit planned_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t heads) {
+// A unit with n records and T window tokens, of which all that can be is folded or nothing is.
+Unit planned_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t n, bool folds, int64_t heads) {
   VerifyParams params{};
-  params.R = static_cast<int32_t>(d.R), params.log2_F = d.F == 8 ? 3 : 4, params.exact = exact;
+  params.R = static_cast<int32_t>(d.R), params.log2_F = d.F == 8 ? 3 : 4, params.exact = exact,
+  params.on_grid = d.F > 0;
   Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
-  if (T == 0) unit.folds = unit.n & -(1 << params.log2_F);
+  if (folds) unit.folds = d.F > 0 ? unit.n & -static_cast<int32_t>(d.F) : unit.n;
   unit.opening = opening_of(params, unit);
   Segment segments[kSegments];
   cut(params, unit, segments);
@@ -38,10 +42,11 @@ Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
   const int64_t keys = d.prefill ? std::max(d.R, d.F - 1 + 2 * T) : d.R;
   Needs needs{};
   for (int64_t n = 0; n <= keys; n++) {
-    for (const int64_t tokens : {std::min(T, keys - n), int64_t{0}}) {
-      const Unit unit = planned_unit(d, tokens, exact, n, heads);
+    const std::pair<int64_t, bool> cases[] = {{std::min(T, keys - n), false}, {0, true}, {std::min(T, keys - n), true}};
+    for (const auto& [tokens, folds] : std::span(cases, d.F > 0 ? 2 : 3)) {  // on the grid folds cut nothing
+      const Unit unit = planned_unit(d, tokens, exact, n, folds, heads);
       if (unit.segments == 0) continue;
-      const bool usual = n < d.F + T;
+      const bool usual = n < (d.F > 0 ? d.F : kOffGrid) + T;
       needs.least = std::max(needs.least, usual ? unit.end(1) : unit.scratches(1));
       if (usual) needs.together = std::max(needs.together, unit.end(static_cast<int>(heads)));
     }
@@ -54,7 +59,8 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
   if (d.K != kHead || d.V != kHead) return "head dims other than 128 x 128";
   if (d.G != 1) return "a decay a key channel";
   if (d.tokens != DType::bf16 || d.records != DType::bf16) return "tokens or records other than bf16";
-  if (d.F == 0) return "a checkpoint off the grid";
+  if (d.F == 0 && d.prefill) return "a prefill off the grid";
+  if (d.F == 0 && d.T > 0 && d.R > kOffGrid) return "a verify off the grid with a ring of more than 16 rows";
   if (d.prefill && !d.exact) return "a prefill that need not have the bits of verifies";
   if (d.R > kMostRecords || !std::has_single_bit(static_cast<uint64_t>(d.R))) return "a ring of more than 64 rows";
   if (d.R < d.F + 1) return "a ring that the grid does not allow";
@@ -98,14 +104,16 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   // Where bits count, one arithmetic serves every window of a ring: that of the widest.
   VerifyDesc widest_window = d;
   widest_window.T = std::min<int64_t>(8 * kQueryTiles, d.R), widest_window.prefill = false;
-  if (d.exact && (d.prefill || d.T < widest_window.T)) {
+  if (d.exact && d.F > 0 && (d.prefill || d.T < widest_window.T)) {
     const VerifyPlan plan = plan_verify(widest_window, device);
     if (plan.kernel == VerifyKernel::generic) return plan;
   }
   const int64_t wanted = d.prefill ? d.T : std::min(d.T, d.R);  // a verify has at most a ring of tokens
   const int64_t T = std::clamp<int64_t>(wanted, 1, 8 * kQueryTiles), parts = std::max<int64_t>((wanted + T - 1) / T, 1);
-  const bool exact = d.exact || parts > 1;
-  const int64_t group = d.Hv / d.Hk, keys = exact ? d.F : d.F - 1 + T, queries = std::min(T, keys);
+  const bool exact = d.F > 0 && (d.exact || parts > 1);
+  // Of a segment, at most.
+  const int64_t keys = d.F == 0 ? kOffGrid : exact ? d.F : d.F - 1 + T;
+  const int64_t group = d.Hv / d.Hk, queries = std::min(T, keys);
   VerifyPlan plan{.kernel = VerifyKernel::tensor,
                   .exact = exact,
                   .prefill = d.prefill,

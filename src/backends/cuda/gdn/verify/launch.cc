@@ -74,6 +74,7 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .group = small(s.checkpoint.shape[1] / s.record_k.shape[1]),
           .R = small(s.record_k.shape[2]),
           .log2_F = grain == 8 ? 3 : 4,
+          .on_grid = grain != 0,
           .early = static_cast<uint32_t>(plan.early),
           .exact = plan.exact,
           .append = plan.appends(),

@@ -251,7 +251,7 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
     } else if (column <= row_tile) {
       products[Segment::of_keys(row_tile, column) * 32 + lane] = x;
       if (row_tile == column && t == g / 2 && 8 * column + g < s.keys)
-        norms.r[s.first + 8 * column + g] = norm(x.x, x.y);
+        norms.r[s.norms_at() + 8 * column + g] = norm(x.x, x.y);
     }
   };
 #pragma unroll 1
@@ -280,7 +280,7 @@ template <int kTiles>
 __device__ __forceinline__ void prepare_segment(const Segment& s, const char* room, const char* norms_at,
                                                 const Gate& gate, int lane, Scratch& w, char* block) {
   const auto& norms = *reinterpret_cast<const Norms*>(norms_at);
-  const float *r = norms.r + s.first, *q = norms.q + s.query;
+  const float *r = norms.r + s.norms_at(), *q = norms.q + s.query;
   prepare_tokens(s, gate, r, q, lane, w, *reinterpret_cast<Coefficients*>(block));
   scale(s, reinterpret_cast<const float2*>(room + s.products), r, q, block, lane, w);
   __syncwarp();

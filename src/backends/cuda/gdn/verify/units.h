@@ -4,6 +4,7 @@
 // Keys are numbered by their distance from the checkpoint: records 0..n-1, then the window n..n+T-1. A segment is a run
 // of keys that is computed from one state; the state of the next segment is the rounded fold of this one. Whole grains
 // of records are segments of their own whether they are stored or not, so no bit depends on the step that stores them.
+// Off the grid, where no bits are promised, only what is stored is cut, into as many keys as a fold takes.
 #pragma once
 
 #include "backends/cuda/gdn/verify/config.h"
@@ -45,6 +46,8 @@ struct alignas(16) Segment {
   uint8_t slot;                  // of its first key
   bool update, store;            // is the state folded behind it, and stored?
 
+  // Of its first key; even, for norms are read by pairs.
+  constexpr int norms_at() const { return (first + 1) & ~1; }
   constexpr int key_tiles() const { return (keys + 7) / 8; }
   constexpr int query_tiles() const { return (queries + 7) / 8; }
   // Bytes behind the block's start: of the tile of keys 8b and on for queries 8u and on, for the corrections of keys 8u
@@ -147,7 +150,7 @@ struct RelativeRow {
 };
 constexpr RelativeRow relative(const VerifyParams& p, const RawRow& row) {
   constexpr int32_t kMost = 1 << 30;  // tokens of a row that can be counted with
-  const int32_t grain = (1 << p.log2_F) - 1;
+  const int32_t grain = p.on_grid ? (1 << p.log2_F) - 1 : 0;
   if (row.start < 0 || row.start > row.end || row.end > p.tokens) return {};
   RelativeRow x{.start = row.start, .length = row.end - row.start};
   // As unsigned numbers, which a position before the checkpoint makes large.
@@ -187,10 +190,16 @@ struct Header {
 // The ring slot of a key.
 constexpr int slot_of(const VerifyParams& p, const Unit& unit, int key) { return (unit.slot + key) & (p.R - 1); }
 
+// The keys whose state is folded behind their segments, whatever the window.
+constexpr int due_of(const VerifyParams& p, const Unit& unit) {
+  return p.on_grid ? unit.n & -(1 << p.log2_F) : unit.folds;
+}
+
 // The key behind the segment that begins with `first`.
 constexpr int end_of_segment(const VerifyParams& p, const Unit& unit, int first) {
-  const int F = 1 << p.log2_F, all = unit.keys();
-  return first < (unit.n & -F) || p.exact ? least((first & -F) + F, all) : all;
+  const int F = 1 << p.log2_F, all = unit.keys(), due = due_of(p, unit);
+  if (first < due) return least((first & -F) + F, due);
+  return p.exact ? least((first & -F) + F, all) : all;
 }
 
 // The keys of the first segment; 0: nothing is read for the unit.
@@ -238,7 +247,7 @@ constexpr Unit unit_of(const VerifyParams& p, const RelativeRow& row, int part, 
 // Cuts the unit into segments and gives everything its place.
 constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
   if (unit.opening == 0) return;
-  const int due = unit.n & -(1 << p.log2_F), all = unit.keys();
+  const int due = due_of(p, unit), all = unit.keys();
   unit.coefficients = unit.norms() + static_cast<int>(sizeof(Norms));
   for (int first = 0, end; first < (unit.T > 0 ? all : unit.folds); first = end) {
     const bool record = first < due;
