@@ -177,6 +177,8 @@ inline std::vector<Case> fold_cases() {
       {op, "27B", k27B(f32), 1, 0, 9, false},
       {op, "27B", off_grid(k27B(f32)), 1, 0, 5, true},
       {op, "27B", off_grid(k27B(bf16)), 6, 0, 21, true, true},
+      {op, "27B", off_grid(k27B(bf16)), 2, 0, 31, true},
+      {op, "27B", off_grid(k27B(f32)), 2, 0, 43, true},
       {op, "kda", kKda(bf16), 1, 0, 16, true},
       {op, "odd", kOdd(bf16), 5, 0, 50, true, true},
       {op, "odd", off_grid(kOdd(f16)), 5, 0, 21, true, true},

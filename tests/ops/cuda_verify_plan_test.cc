@@ -112,6 +112,8 @@ TEST(VerifyPlan, SaysWhyNot) {
   EXPECT_EQ(reason([](VerifyDesc& d) { d.records = DType::f16; }), "tokens or records other than bf16");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.F = 0; }), "a verify off the grid with a ring of more than 16 rows");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.F = 0, d.R = 16, d.prefill = true; }), "a prefill off the grid");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.F = d.T = 0, d.R = 64; }),
+            "a 16-bit state off the grid with a ring of more than 32 rows");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.R = 128; }), "a ring of more than 64 rows");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.R = 48; }), "a ring of more than 64 rows");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.aligned = false; }),

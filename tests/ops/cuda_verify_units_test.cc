@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <random>
 #include <utility>
@@ -34,15 +35,16 @@ struct Play {
   }
 };
 
-Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
-  VerifyDesc desc = qwen(64, T, DType::bf16, exact || prefill);
+Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact, DType state = DType::bf16) {
+  VerifyDesc desc = qwen(64, T, state, exact || prefill);
   desc.R = R, desc.F = F, desc.prefill = prefill;
   Play play{.plan = plan_verify(desc, {})};
   VerifyParams& p = play.params;
   p.rows = 1, p.tokens = static_cast<int32_t>(T), p.seats = 1, p.Hv = 48, p.group = 3;
   p.first_part = play.plan.first_part, p.parts = play.plan.parts, p.part_tokens = play.plan.part;
   p.room = play.plan.room, p.values = play.plan.values;
-  p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.on_grid = F > 0, p.longest = static_cast<int32_t>(T);
+  p.R = static_cast<int32_t>(R), p.log2_F = std::countr_zero(static_cast<uint32_t>(play.plan.grain));
+  p.on_grid = F > 0, p.longest = static_cast<int32_t>(T);
   p.prefill = prefill, p.exact = play.plan.exact;
   return play;
 }
@@ -55,7 +57,7 @@ void expect_segments(const Play& play, const Unit& unit, const Segment* segments
     const Segment& s = segments[i];
     EXPECT_EQ(s.first, next);
     EXPECT_GE(s.keys, 1);
-    EXPECT_LE(s.key_tiles(), s.update ? 2 : kKeyTiles);
+    EXPECT_LE(s.keys, s.update ? play.plan.grain : 8 * kKeyTiles);
     EXPECT_LE(s.query_tiles(), kQueryTiles);
     EXPECT_EQ(s.query, std::max(s.first - unit.n, 0));
     if (play.params.exact || s.first < due) {
@@ -161,7 +163,8 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
             const VerifyPlan plan = plan_verify(desc, {});
             ASSERT_EQ(plan.kernel, VerifyKernel::tensor);
             VerifyParams p{};
-            p.R = static_cast<int32_t>(R), p.log2_F = F == 8 ? 3 : 4, p.exact = plan.exact, p.on_grid = F > 0;
+            p.R = static_cast<int32_t>(R), p.log2_F = std::countr_zero(static_cast<uint32_t>(plan.grain));
+            p.exact = plan.exact, p.on_grid = F > 0;
             p.room = plan.room, p.values = plan.values;
             for (int32_t n = 0; n <= R; n++) {
               for (int32_t t = 0; t <= std::min<int64_t>(T, R - n); t++) {
@@ -292,14 +295,22 @@ TEST(VerifyUnits, FoldsWithoutStart) {
 // Off the grid a fold ends anywhere, in segments of as many keys as a fold takes.
 TEST(VerifyUnits, FoldsOffTheGrid) {
   for (int64_t records = 1; records <= 64; records++) {
-    Play play = play_of(0, 64, 0, false, true);
+    const int64_t R = records <= 16 ? 16 : records <= 32 ? 32 : 64;
+    Play play = play_of(0, R, 0, false, true, R == 64 ? DType::f32 : DType::bf16);
+    ASSERT_EQ(play.plan.kernel, VerifyKernel::tensor);
     play.folded = 5, play.first = 5 + records, play.fold_to = play.first, play.checkpoint = play.folded;
     play.params.longest = 0, play.params.tokens = 0;
-    play.ring.assign(64, -1);
-    for (int64_t p = play.folded; p < play.first; p++) play.ring[p % 64] = p;
+    play.ring.assign(R, -1);
+    for (int64_t p = play.folded; p < play.first; p++) play.ring[p % R] = p;
     play.point();
     play.params.start = nullptr;
-    play.parts([&](const Unit& unit) { expect_unit(play, unit); });
+    play.parts([&](const Unit& unit) {
+      expect_unit(play, unit);
+      Unit whole = unit;
+      Segment segments[kSegments];
+      cut(play.params, whole, segments);
+      EXPECT_TRUE(R == 64 || whole.segments == 1);  // a state of 16 bits is rounded once
+    });
     EXPECT_EQ(play.checkpoint, play.first);
   }
 }

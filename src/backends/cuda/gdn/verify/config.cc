@@ -16,14 +16,16 @@ namespace {
 // Bytes of a key's v for the rows of a tile.
 int value_pitch(DType state) { return kTileBytes / kHead / static_cast<int>(size_of(state)) * 2; }
 constexpr int64_t kMostRows = 65535;  // of a grid's second and third dimension
-constexpr int64_t kOffGrid = 16;      // keys of a segment off the grid
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
+
+// Keys of which a segment that is folded has no more. Off the grid a 16-bit state is rounded once, where it is stored.
+int64_t grain_of(const VerifyDesc& d) { return d.F > 0 ? d.F : d.R > 16 && size_of(d.state) == 2 ? 32 : 16; }
 
 // A unit with n records and T window tokens, of which all that can be is folded or nothing is.
 Unit planned_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t n, bool folds, int64_t heads) {
   VerifyParams params{};
-  params.R = static_cast<int32_t>(d.R), params.log2_F = d.F == 8 ? 3 : 4, params.exact = exact,
-  params.on_grid = d.F > 0;
+  params.R = static_cast<int32_t>(d.R), params.log2_F = std::countr_zero(static_cast<uint64_t>(grain_of(d)));
+  params.exact = exact, params.on_grid = d.F > 0;
   Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
   if (folds) unit.folds = d.F > 0 ? unit.n & -static_cast<int32_t>(d.F) : unit.n;
   unit.opening = opening_of(params, unit);
@@ -46,7 +48,7 @@ Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
     for (const auto& [tokens, folds] : std::span(cases, d.F > 0 ? 2 : 3)) {  // on the grid folds cut nothing
       const Unit unit = planned_unit(d, tokens, exact, n, folds, heads);
       if (unit.segments == 0) continue;
-      const bool usual = n < (d.F > 0 ? d.F : kOffGrid) + T;
+      const bool usual = n < grain_of(d) + T;
       needs.least = std::max(needs.least, usual ? unit.end(1) : unit.scratches(1));
       if (usual) needs.together = std::max(needs.together, unit.end(static_cast<int>(heads)));
     }
@@ -60,7 +62,9 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
   if (d.G != 1) return "a decay a key channel";
   if (d.tokens != DType::bf16 || d.records != DType::bf16) return "tokens or records other than bf16";
   if (d.F == 0 && d.prefill) return "a prefill off the grid";
-  if (d.F == 0 && d.T > 0 && d.R > kOffGrid) return "a verify off the grid with a ring of more than 16 rows";
+  if (d.F == 0 && d.T > 0 && d.R > 16) return "a verify off the grid with a ring of more than 16 rows";
+  if (d.F == 0 && d.R > 32 && size_of(d.state) == 2)
+    return "a 16-bit state off the grid with a ring of more than 32 rows";
   if (d.prefill && !d.exact) return "a prefill that need not have the bits of verifies";
   if (d.R > kMostRecords || !std::has_single_bit(static_cast<uint64_t>(d.R))) return "a ring of more than 64 rows";
   if (d.R < d.F + 1) return "a ring that the grid does not allow";
@@ -112,7 +116,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   const int64_t T = std::clamp<int64_t>(wanted, 1, 8 * kQueryTiles), parts = std::max<int64_t>((wanted + T - 1) / T, 1);
   const bool exact = d.F > 0 && (d.exact || parts > 1);
   // Of a segment, at most.
-  const int64_t keys = d.F == 0 ? kOffGrid : exact ? d.F : d.F - 1 + T;
+  const int64_t keys = d.F == 0 || exact ? grain_of(d) : d.F - 1 + T;
   const int64_t group = d.Hv / d.Hk, queries = std::min(T, keys);
   VerifyPlan plan{.kernel = VerifyKernel::tensor,
                   .exact = exact,
@@ -121,7 +125,8 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
                   .part = static_cast<int>(T),
                   .first_part = -d.prefill,
                   .parts = static_cast<int>(parts) + d.prefill,
-                  .wide = queries > 8,
+                  .grain = static_cast<int>(grain_of(d)),
+                  .wide = queries > 8 || (d.T == 0 && keys > 24),
                   .layers = d.layers,
                   .values = aligned(static_cast<int>((std::max(keys, d.F) + 7) / 8 * 8) * value_pitch(d.state))};
   // Plans blocks of so many heads, and of one for the last rows. Several blocks share a multiprocessor: as many as

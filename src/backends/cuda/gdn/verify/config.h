@@ -35,7 +35,8 @@ struct VerifyPlan {
   int part = 0;           // tokens of a row that are computed from one checkpoint at a time
   int first_part = 0;     // parts of the longest row: [first_part, parts)
   int parts = 1;
-  bool wide = false;  // segments of more than 8 window tokens
+  int grain = 0;      // keys of a segment that is folded, at most
+  bool wide = false;  // segments of more than 8 window tokens, or of more than 16 keys that are folded
   int heads = 0;      // value heads of a block
   int shares = 0;     // blocks of a key head
   int64_t whole = 0;  // rows of which that is so; of the `single` behind, blocks have one head

@@ -131,27 +131,36 @@ __device__ __forceinline__ void contain(int t, Columns<M, KT, QT>& d, int (&firs
   }
 }
 
-// What a fold adds to M stripes: U of up to 16 keys, in columns as above.
-template <int M>
-using Corrections = float[M][2][4];
+// What a fold adds to M stripes: U of KT tiles of keys, in whole sixteens, in columns as above.
+template <int M, int KT>
+using Corrections = float[M][(KT + 1) / 2 * 2][4];
 
 // S <- e^G S + U k^T, rounded to the state's dtype, of M stripes and KT key tiles.
 template <class Quad, int M, int KT>
-__device__ __forceinline__ void fold(const Corrections<M>& u, const Place& at) {
+__device__ __forceinline__ void fold(const Corrections<M, KT>& u, const Place& at) {
+  constexpr int kSixteens = (KT + 1) / 2, kLoads = KT == 1 ? 1 : 2;
   const float total = __uint_as_float(load_word(at.block + offsetof(Coefficients, total)));
   // Lanes 8i + r read row r of keys: of the first eight for four tiles of channels, or of both eights for two.
-  const Rows8 rows = at.keys.tile(KT == 1 ? 0 : at.lane / 8 % 2);
-  const uint32_t keys = rows.at(at.lane % 8, KT == 1 ? at.lane / 8 : at.lane / 16);
+  uint32_t keys[kSixteens];
+#pragma unroll
+  for (int i = 0; i < kSixteens; i++) {
+    const int tile = KT == 1 ? 0 : 2 * i + at.lane / 8 % 2;
+    const Rows8 rows = at.keys.tile(KT % 2 ? min(tile, KT - 1) : tile);
+    keys[i] = rows.at(at.lane % 8, KT == 1 ? at.lane / 8 : at.lane / 16);
+  }
 #pragma unroll
   for (int m = 0; m < M; m++) {
     const uint32_t stripe = at.state + 16 * m * kHead * Quad::kBytes;
-    const Bf16Parts low(u[m][0]), high(u[m][1]);
+    Bf16Parts low[kSixteens], high[kSixteens];
+#pragma unroll
+    for (int i = 0; i < kSixteens; i++) low[i] = Bf16Parts(u[m][2 * i]), high[i] = Bf16Parts(u[m][2 * i + 1]);
 #pragma unroll 1
     for (int step = 0; step < kSteps; step += 2) {
-      uint32_t k[KT][4];
+      uint32_t k[kSixteens][kLoads][4];
       Quad quads[2];
 #pragma unroll
-      for (int i = 0; i < KT; i++) load_matrices_transposed(k[i], keys + 32 * (step + i));
+      for (int i = 0; i < kSixteens * kLoads; i++)
+        load_matrices_transposed(k[i / kLoads][i % kLoads], keys[i / kLoads] + 32 * (step + i % kLoads));
 #pragma unroll
       for (int i = 0; i < 2; i++) quads[i].load(stripe, step + i);
 #pragma unroll
@@ -160,17 +169,21 @@ __device__ __forceinline__ void fold(const Corrections<M>& u, const Place& at) {
         const int pair = i % 2;
         const float2 even = quad.pair(2 * pair), odd = quad.pair(2 * pair + 1);
         float x[4] = {even.x * total, even.y * total, odd.x * total, odd.y * total};
-        if constexpr (KT == 2) {
-          // A part of all sixteen keys at a time.
-          const auto part = [&](const uint32_t(&a)[4], const uint32_t(&b)[4], int first) {
-            mma_bf16(x, {a[first], a[first + 1], b[first], b[first + 1]}, k[i / 2][2 * pair], k[i / 2][2 * pair + 1]);
-          };
-          part(low.low_high, high.low_high, 0);
-          part(low.high_middle, high.high_middle, 2);
-          part(low.high_middle, high.high_middle, 0);
+        if constexpr (KT > 1) {
+#pragma unroll
+          for (int j = 0; j < kSixteens; j++) {
+            // A part of sixteen keys at a time.
+            const auto part = [&](const uint32_t(&a)[4], const uint32_t(&b)[4], int first) {
+              const auto& columns = k[j][i / 2];
+              mma_bf16(x, {a[first], a[first + 1], b[first], b[first + 1]}, columns[2 * pair], columns[2 * pair + 1]);
+            };
+            part(low[j].low_high, high[j].low_high, 0);
+            part(low[j].high_middle, high[j].high_middle, 2);
+            part(low[j].high_middle, high[j].high_middle, 0);
+          }
         } else {
-          mma_bf16(x, low.low_high, k[0][i], 0);
-          mma_bf16(x, low.high_middle, k[0][i], k[0][i]);
+          mma_bf16(x, low[0].low_high, k[0][0][i], 0);
+          mma_bf16(x, low[0].high_middle, k[0][0][i], k[0][0][i]);
         }
         quad.set(2 * pair, x[0], x[1]), quad.set(2 * pair + 1, x[2], x[3]);
       }
@@ -229,7 +242,8 @@ __device__ __forceinline__ void add_products(const Place& at, const float (&R)[M
 // for a jump over what is never done costs a fetch of instructions.
 template <bool kContain, int M, int KT, int QT>
 __device__ __forceinline__ void finish_segment(const VerifyParams& p, const Header& header, const Segment& s,
-                                               const Place& at, Columns<M, KT, QT>& d, Corrections<M>& corrections) {
+                                               const Place& at, Columns<M, KT, QT>& d,
+                                               Corrections<M, KT>& corrections) {
   [[maybe_unused]] const float nan = __int_as_float(0x7fffffff);
   [[maybe_unused]] int bad[M][2];
   if constexpr (kContain) contain<M, KT, QT>(at.t, d, bad);
@@ -263,15 +277,16 @@ __device__ __forceinline__ void finish_segment(const VerifyParams& p, const Head
       store_outputs<DType::f32, M, KT, QT>(p, s, header.out, at, d);
     }
   }
-  if constexpr (KT <= 2) {  // grains are of 8 or 16 keys
+  if constexpr (KT <= 2 || QT == 0) {  // grains are of 8 or 16 keys
     if (!s.update) return;
 #pragma unroll
     for (int b = 0; b < KT; b++)
       add_products<M, KT>(at, d, b, corrections, 0, [&](int u) { return Segment::corrections(b, u, KT, QT); });
     if constexpr (kContain) {
 #pragma unroll
-      for (int e = 0; e < 8 * M; e++) {
-        if (bad[e / 8][e % 4 / 2] < 8 * kKeyTiles) corrections[e / 8][e / 4 % 2][e % 4] = nan;
+      for (int e = 0; e < 4 * KT * M; e++) {
+        const int m = e / (4 * KT);
+        if (bad[m][e % 4 / 2] < 8 * kKeyTiles) corrections[m][e / 4 % KT][e % 4] = nan;
       }
     }
   }
@@ -282,7 +297,7 @@ __device__ __forceinline__ void finish_segment(const VerifyParams& p, const Head
 // for a fold.
 template <class Quad, int M, int KT, int QT, class Read>
 __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Header& header, int segment,
-                                                const Place& at, Corrections<M>& corrections, const Read& read) {
+                                                const Place& at, Corrections<M, KT>& corrections, const Read& read) {
   Columns<M, KT, QT> d = {};
   project<Quad, M, KT, QT>(at, d);
   const Segment s = load_whole(header.segments[segment]);  // again: products need the registers
@@ -329,21 +344,28 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
         copy_commit();
       }
     };
-    consume::Corrections<M> corrections = {};
+    consume::Corrections<M, 2> corrections = {};
     const auto go = [&](auto kt, auto qt) {
-      consume::consume_segment<Quad, M, kt, qt>(p, header, i, at, corrections, read);
+      if constexpr (kt <= 2) {
+        consume::consume_segment<Quad, M, kt, qt>(p, header, i, at, corrections, read);
+      } else {
+        consume::Corrections<M, kt> none;
+        consume::consume_segment<Quad, M, kt, qt>(p, header, i, at, none, read);
+      }
     };
-    // Segments so long are not folded, and their stripes take turns: registers are few.
+    // The stripes of long segments take turns: registers are few. Those without queries are folded, each stripe at
+    // once.
     const auto go_long = [&](auto kt, auto qt) {
 #pragma unroll 1
       for (int m = 0; m < M; m++) {
         consume::Place here = at;
         here.V += 16 * m, here.state += 16 * m * kHead * Quad::kBytes;
         here.values = ValueRows<Quad>::stripe(at.values, m);
-        consume::Corrections<1> none;
-        consume::consume_segment<Quad, 1, kt, qt>(p, header, i, here, none, [&](const Segment& s) {
+        consume::Corrections<1, kt> own = {};
+        consume::consume_segment<Quad, 1, kt, qt>(p, header, i, here, own, [&](const Segment& s) {
           if (m + 1 == M) read(s);
         });
+        if constexpr (qt == 0) consume::fold<Quad, 1, kt>(own, here);
       }
     };
     using std::integral_constant;
@@ -363,6 +385,10 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
         go(integral_constant<int, 2>(), integral_constant<int, 2>());
       } else if (shape == 14) {
         go(integral_constant<int, 3>(), integral_constant<int, 2>());
+      } else if (shape == 12) {
+        go_long(integral_constant<int, 3>(), integral_constant<int, 0>());
+      } else if (shape == 16) {
+        go_long(integral_constant<int, 4>(), integral_constant<int, 0>());
       } else {
         go_long(integral_constant<int, 4>(), integral_constant<int, 2>());
       }
@@ -370,7 +396,7 @@ __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header
     if (const Segment s = load_whole(header.segments[i]); s.update) {
       if (s.key_tiles() == 1) {
         consume::fold<Quad, M, 1>(corrections, at);
-      } else {
+      } else if (!kWide || s.key_tiles() == 2) {
         consume::fold<Quad, M, 2>(corrections, at);
       }
       __syncwarp();

@@ -79,6 +79,7 @@ struct Tf32Parts {
 // three exact parts.
 struct Bf16Parts {
   uint32_t low_high[4], high_middle[4];
+  Bf16Parts() = default;
   __device__ __forceinline__ explicit Bf16Parts(const float (&x)[4]) {
     uint32_t p[3], r[3];
     split(x[0], x[1], p);

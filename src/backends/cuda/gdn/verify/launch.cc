@@ -1,6 +1,7 @@
 #include "backends/cuda/gdn/verify/launch.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -73,7 +74,7 @@ VerifyParams params_of(const VerifyPlan& plan, const Rows& rows, const GdnState&
           .Hv = small(s.checkpoint.shape[1]),
           .group = small(s.checkpoint.shape[1] / s.record_k.shape[1]),
           .R = small(s.record_k.shape[2]),
-          .log2_F = grain == 8 ? 3 : 4,
+          .log2_F = std::countr_zero(static_cast<uint32_t>(plan.grain)),
           .on_grid = grain != 0,
           .early = static_cast<uint32_t>(plan.early),
           .exact = plan.exact,
