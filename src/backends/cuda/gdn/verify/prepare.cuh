@@ -194,11 +194,12 @@ template <int kTiles>
 __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, char* block, int lane, const Scratch& w) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), tile = lane / 8, g = lane % 8;
   const bool query = tile < qt, key = !query && s.update && tile < qt + kt;
-  const int row = query ? lane : lane - 8 * qt, last = query ? s.window + row : key ? row : -1;
+  // Rows of a last tile of keys that stand for none are zeros: a fold adds whole tiles.
+  const int row = query ? lane : lane - 8 * qt, last = query ? s.window + row : key && row < s.keys ? row : -1;
   char* const rows =
       block + (query ? Segment::outputs(0, tile, qt) : Segment::corrections(0, tile - qt, kt, qt)) + g * 32;
   const int stride = (query ? qt : kt) * kNumberTile;
-  const float factor = key ? r[row] * decay(w.G[row], w.G[s.keys - 1]) : 0;
+  const float factor = key && row < s.keys ? r[row] * decay(w.G[row], w.G[s.keys - 1]) : 0;
   float x[8 * kTiles];
 #pragma unroll
   for (int b = 0; b < kTiles; b++) {
