@@ -43,6 +43,28 @@ TEST(VerifyPlan, RowsOfALastWaveHaveBlocksOfAHead) {
   EXPECT_EQ(plan_verify(fold, kH200).single, 0);
 }
 
+// Off the grid 16-bit states promise no bits, and float32 ones only where they are asked for.
+TEST(VerifyPlan, ServesOffTheGrid) {
+  for (const DType state : {DType::bf16, DType::f16, DType::f32}) {
+    for (const bool exact : {false, true}) {
+      for (const int64_t R : {16, 32}) {
+        for (const int64_t T : {0, 1, 8, 16}) {
+          VerifyDesc desc = qwen(4, T, state, exact);
+          desc.F = 0, desc.R = R;
+          const VerifyPlan plan = plan_verify(desc, kH200);
+          SCOPED_TRACE(to_string(plan));
+          const bool served = (R == 16 || T == 0) && !(exact && state == DType::f32);
+          EXPECT_EQ(plan.kernel, served ? VerifyKernel::tensor : VerifyKernel::generic);
+          if (!served) continue;
+          EXPECT_FALSE(plan.exact);
+          EXPECT_EQ(plan.wide, T > 8 || R > 16);
+          EXPECT_LE(plan.shared, kH200.shared_bytes);
+        }
+      }
+    }
+  }
+}
+
 // Everything that is planned fits the device.
 TEST(VerifyPlan, FitsEveryDevice) {
   for (const DeviceLimits& device : {kH200, kA100, kSmall}) {
@@ -113,7 +135,9 @@ TEST(VerifyPlan, SaysWhyNot) {
   EXPECT_EQ(reason([](VerifyDesc& d) { d.F = 0; }), "a verify off the grid with a ring of more than 16 rows");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.F = 0, d.R = 16, d.prefill = true; }), "a prefill off the grid");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.F = d.T = 0, d.R = 64; }),
-            "a 16-bit state off the grid with a ring of more than 32 rows");
+            "a fold off the grid with a ring of more than 32 rows");
+  EXPECT_EQ(reason([](VerifyDesc& d) { d.F = 0, d.R = 16, d.exact = true, d.state = DType::f32; }),
+            "a float32 state off the grid whose bits count");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.R = 128; }), "a ring of more than 64 rows");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.R = 48; }), "a ring of more than 64 rows");
   EXPECT_EQ(reason([](VerifyDesc& d) { d.aligned = false; }),

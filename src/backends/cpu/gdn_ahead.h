@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "hwy/cache_control.h"
+#include "hwy/base.h"
 
 namespace deltaring::cpu {
 
@@ -14,7 +14,8 @@ struct GdnAhead {
   int64_t bytes, count = 1, stride = 0;
 };
 
-// Brings memory closer, a few cache lines at a time between the arithmetic.
+// Brings memory into the second-level cache, a few lines at a time between the arithmetic; the first level is full of
+// what that works on.
 class Ahead {
  public:
   // All pieces within `calls` > 0 calls.

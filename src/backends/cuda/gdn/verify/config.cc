@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <span>
-#include <utility>
 
 #include "backends/cuda/gdn/verify/units.h"
 
@@ -18,16 +16,19 @@ int value_pitch(DType state) { return kTileBytes / kHead / static_cast<int>(size
 constexpr int64_t kMostRows = 65535;  // of a grid's second and third dimension
 int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
-// Keys of which a segment that is folded has no more. Off the grid a 16-bit state is rounded once, where it is stored.
-int64_t grain_of(const VerifyDesc& d) { return d.F > 0 ? d.F : d.R > 16 && size_of(d.state) == 2 ? 32 : 16; }
+// Keys of which a segment that is folded has no more. Off the grid, where rings are short, a state is rounded only
+// where it is stored.
+int64_t grain_of(const VerifyDesc& d) { return d.F > 0 ? d.F : d.R; }
 
-// A unit with n records and T window tokens, of which all that can be is folded or nothing is.
-Unit planned_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t n, bool folds, int64_t heads) {
+// A unit with n records, so many of them folded, and T window tokens.
+Unit planned_unit(const VerifyDesc& d, int64_t T, bool exact, int64_t n, int64_t folds, int64_t heads) {
   VerifyParams params{};
   params.R = static_cast<int32_t>(d.R), params.log2_F = std::countr_zero(static_cast<uint64_t>(grain_of(d)));
   params.exact = exact, params.on_grid = d.F > 0;
-  Unit unit{.heads = static_cast<int32_t>(heads), .T = static_cast<int32_t>(T), .n = static_cast<int32_t>(n)};
-  if (folds) unit.folds = d.F > 0 ? unit.n & -static_cast<int32_t>(d.F) : unit.n;
+  Unit unit{.heads = static_cast<int32_t>(heads),
+            .T = static_cast<int32_t>(T),
+            .n = static_cast<int32_t>(n),
+            .folds = static_cast<int32_t>(folds)};
   unit.opening = opening_of(params, unit);
   Segment segments[kSegments];
   cut(params, unit, segments);
@@ -44,13 +45,16 @@ Needs needs_of(const VerifyDesc& d, int64_t T, bool exact, int64_t heads) {
   const int64_t keys = d.prefill ? std::max(d.R, d.F - 1 + 2 * T) : d.R;
   Needs needs{};
   for (int64_t n = 0; n <= keys; n++) {
-    const std::pair<int64_t, bool> cases[] = {{std::min(T, keys - n), false}, {0, true}, {std::min(T, keys - n), true}};
-    for (const auto& [tokens, folds] : std::span(cases, d.F > 0 ? 2 : 3)) {  // on the grid folds cut nothing
-      const Unit unit = planned_unit(d, tokens, exact, n, folds, heads);
-      if (unit.segments == 0) continue;
-      const bool usual = n < grain_of(d) + T;
-      needs.least = std::max(needs.least, usual ? unit.end(1) : unit.scratches(1));
-      if (usual) needs.together = std::max(needs.together, unit.end(static_cast<int>(heads)));
+    // On the grid what is due is cut, folded or not; off it a fold may end anywhere.
+    const int64_t least = d.F > 0 ? n & -d.F : 0, most = d.F > 0 ? least : n;
+    const bool usual = n < grain_of(d) + T;
+    for (const int64_t tokens : {std::min(T, keys - n), int64_t{0}}) {
+      for (int64_t folds = least; folds <= most; folds++) {
+        const Unit unit = planned_unit(d, tokens, exact, n, folds, heads);
+        if (unit.segments == 0) continue;
+        needs.least = std::max(needs.least, usual ? unit.end(1) : unit.scratches(1));
+        if (usual) needs.together = std::max(needs.together, unit.end(static_cast<int>(heads)));
+      }
     }
   }
   return {aligned(needs.least), aligned(std::max(needs.least, needs.together))};
@@ -62,9 +66,9 @@ const char* unserved(const VerifyDesc& d, const DeviceLimits& device) {
   if (d.G != 1) return "a decay a key channel";
   if (d.tokens != DType::bf16 || d.records != DType::bf16) return "tokens or records other than bf16";
   if (d.F == 0 && d.prefill) return "a prefill off the grid";
+  if (d.F == 0 && d.exact && d.state == DType::f32) return "a float32 state off the grid whose bits count";
   if (d.F == 0 && d.T > 0 && d.R > 16) return "a verify off the grid with a ring of more than 16 rows";
-  if (d.F == 0 && d.R > 32 && size_of(d.state) == 2)
-    return "a 16-bit state off the grid with a ring of more than 32 rows";
+  if (d.F == 0 && d.R > 32) return "a fold off the grid with a ring of more than 32 rows";
   if (d.prefill && !d.exact) return "a prefill that need not have the bits of verifies";
   if (d.R > kMostRecords || !std::has_single_bit(static_cast<uint64_t>(d.R))) return "a ring of more than 64 rows";
   if (d.R < d.F + 1) return "a ring that the grid does not allow";

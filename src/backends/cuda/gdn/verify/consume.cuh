@@ -277,7 +277,7 @@ __device__ __forceinline__ void finish_segment(const VerifyParams& p, const Head
       store_outputs<DType::f32, M, KT, QT>(p, s, header.out, at, d);
     }
   }
-  if constexpr (KT <= 2 || QT == 0) {  // grains are of 8 or 16 keys
+  if constexpr (KT <= 2 || QT == 0) {  // grains are of 8 or 16 keys, off the grid of up to 32
     if (!s.update) return;
 #pragma unroll
     for (int b = 0; b < KT; b++)
@@ -314,7 +314,7 @@ __device__ __forceinline__ void consume_segment(const VerifyParams& p, const Hea
 
 // Rows V and on of the unit's value head `head`, whose state is in the warp's tile and v of the first segment in its
 // rows, as far as each lane copied them. room holds what was prepared, `coefficients` that of the head. next() is
-// called when tile and rows may be filled anew. kWide: segments of more than 8 window tokens may come.
+// called when tile and rows may be filled anew. kWide: as the plan has it.
 template <class Quad, bool kWide, class Next>
 __device__ __forceinline__ void consume_tile(const VerifyParams& p, const Header& header, int head, int V,
                                              uint32_t room, uint32_t coefficients, uint32_t tile, uint32_t values,

@@ -69,8 +69,8 @@ struct TileOf {
       : head(i / kTiles<Quad>), row(warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>) {}
 };
 
-// Everything of a unit. Unless it has been cut, a thread of the warp that has least to prepare does it while tokens are
-// on their way.
+// Everything of a unit. Unless it has been cut, a thread of the last warp, which has least to prepare, does it while
+// tokens are on their way.
 template <class Quad, bool kWide>
 __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, uint32_t tile, char* values, int warp,
                                          int lane) {
