@@ -125,7 +125,7 @@ class GdnJob final : public Job {
     const bool inside = c_.is("gdn_prefill");
     const Cursor at{.folded = folded, .pos = pos}, reach{.folded = folded, .pos = inside ? pos + row.length : pos};
     const int64_t planned = plan_fold(reach, shape_.F, shape_.policy);
-    cursors_.push_back(at), fold_to_.push_back(c_.fold ? planned : folded);
+    cursors_.push_back(at), fold_to_.push_back(c_.fold ? std::max(planned - c_.kept, folded) : folded);
     const int32_t first = arrays_.rows().tokens(), length = fold_only() ? 0 : row.length;
     arrays_.add(row.seat, at, fold_to_.back(), length, 0);
     for (int32_t i = 0; i < length; i++) tokens_.fill(c_, seed, first + i, b, pos + i);
