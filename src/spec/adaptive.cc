@@ -159,12 +159,20 @@ void AdaptiveWindow::drafting_took(int32_t deepest, int64_t requests, double sec
 void AdaptiveWindow::verifying_took(double seconds) {
   if (last_.rows == 0) return;
   Correction& c = correction_[bucket_of(last_.rows)];
+  const bool drafted = last_.drafts > 0;
   const double table = cost_.seconds(last_.rows + last_.drafts);
-  const double took = table * (last_.drafts > 0 ? c.drafted : c.plain).saw(seconds / table);
-  if (last_.drafts == 0 && c.due()) c.most_drafted = std::min(2 * c.most_drafted, kMostDrafted);
-  c.in_a_row = last_.drafts > 0 ? c.in_a_row + 1 : 0;
+  double took = 0;
+  if (drafted) {
+    took = table * c.drafted.saw(seconds / table);
+    c.in_a_row++;
+  } else if (plain_in_a_row_ > 0) {
+    if (plain_in_a_row_ == kSettled || seconds < table * c.plain.seconds_or(1)) c.plain.saw(seconds / table);
+    if (c.due()) c.most_drafted = std::min(2 * c.most_drafted, kMostDrafted);
+    c.in_a_row = 0;
+  }
+  plain_in_a_row_ = drafted ? 0 : std::min(plain_in_a_row_ + 1, kSettled);
   const double without = verifying(last_.rows, 0);
-  account_ += 2 * kShare * without - (last_.drafts > 0 ? took - without : 0);
+  account_ += 2 * kShare * without - (drafted ? took - without : 0);
   account_ = std::min(account_, kCredit * without);
 }
 

@@ -23,7 +23,9 @@ namespace deltaring {
 // of the account each step go to drafts that are not expected to pay, one for the request that has had none for
 // longest, or a change would never be seen.
 //
-// After 1, 2, 4, .. 64 steps with drafts one goes without, or all would rest on one measurement of a plain step.
+// After 1, 2, 4, .. 64 steps with drafts two go without, or all would rest on one measurement of a plain step. They find
+// caches full of the drafter, which plain decoding does not: the first of them does not count, and while there are few
+// the others count only if they took less than was known.
 //
 // The context of a request without drafts is written when no more rows may wait, unless that takes more than
 // 0.5 % of the time and more than the account has: then the request is let go, and the drafter need not be told of
@@ -81,7 +83,7 @@ class AdaptiveWindow {
   // What steps took, as parts of what the table says of them.
   struct Correction {
     Taken plain, drafted;
-    int32_t in_a_row = 0, most_drafted = 1;  // steps with drafts since the last without, and so many there may be
+    int32_t in_a_row = 0, most_drafted = 1;  // steps with drafts since a plain one counted, and so many there may be
     bool due() const { return in_a_row >= most_drafted; }
   };
   static void learn(std::vector<Rate>& rates, int32_t drafts, int32_t accepted, float share);
@@ -102,6 +104,8 @@ class AdaptiveWindow {
   void keep(std::span<const int32_t> seats, std::span<const int64_t> waiting, const Load& load,
             std::vector<Ask>& asked);
 
+  static constexpr int32_t kSettled = 4;  // steps without drafts, behind which caches are those of plain decoding
+
   const StepCost cost_;
   std::array<Correction, kBuckets> correction_;  // by rows
   const int32_t most_;
@@ -109,6 +113,7 @@ class AdaptiveWindow {
   DraftCost drafting_;
   DraftCost writing_;                              // context rows, in place of requests
   Load last_;                                      // rows of the running step, drafts that it verified
+  int32_t plain_in_a_row_ = kSettled;              // steps before it without drafts, so many at most
   double account_;                                 // seconds
   double purse_ = 0;                               // seconds that may go to drafts that are not expected to pay
   std::unordered_map<int32_t, Request> requests_;  // by seat
