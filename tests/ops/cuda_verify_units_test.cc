@@ -60,6 +60,7 @@ void expect_segments(const Play& play, const Unit& unit, const Segment* segments
     EXPECT_GE(s.keys, 1);
     EXPECT_LE(s.keys, s.update ? play.plan.grain : 8 * kKeyTiles);
     if (s.update) {
+      EXPECT_TRUE(s.store || play.params.on_grid);                            // else a state is rounded once
       EXPECT_TRUE(s.key_tiles() <= 2 || (play.plan.wide && s.queries == 0));  // as consume folds
       EXPECT_LE(s.key_tiles() + s.query_tiles(), 4);                          // a row a lane
     }
@@ -187,7 +188,7 @@ TEST(VerifyUnits, EveryUnitFitsThePlan) {
                       << to_string(plan) << " n=" << n << " t=" << t;
                   ASSERT_LE(unit.crowded * unit.batch * unit.scratch, kWarps * plan.values);
                   ASSERT_TRUE(unit.segments == 0 || unit.batch > 0) << to_string(plan) << " n=" << n << " t=" << t;
-                  ASSERT_TRUE(n >= (F > 0 ? F : 16) + T || unit.end(1) <= plan.room)
+                  ASSERT_TRUE(n >= plan.grain + T || unit.end(1) <= plan.room)
                       << to_string(plan) << " n=" << n << " t=" << t;
                   for (int i = 0; i < unit.segments; i++) {
                     ASSERT_LE(segments[i].keys * (2 * kTileBytes / kHead / static_cast<int>(size_of(state))),
@@ -290,39 +291,26 @@ TEST(VerifyUnits, BlocksShareRowsAndHeads) {
 }
 
 // A fold has no tokens, so no start either.
-TEST(VerifyUnits, FoldsWithoutStart) {
-  Play play = play_of(8, 64, 0, false, true);
-  play.folded = 16, play.first = 61, play.fold_to = 56, play.checkpoint = 16;
+void expect_fold(int64_t F, int64_t R, int64_t folded, int64_t first, int64_t fold_to) {
+  Play play = play_of(F, R, 0, false, true);
+  ASSERT_EQ(play.plan.kernel, VerifyKernel::tensor);
+  play.folded = folded, play.first = first, play.fold_to = fold_to, play.checkpoint = folded;
   play.params.longest = 0, play.params.tokens = 0;
-  play.ring.assign(64, -1);
-  for (int64_t p = play.folded; p < play.first; p++) play.ring[p % 64] = p;
+  play.ring.assign(R, -1);
+  for (int64_t p = folded; p < first; p++) play.ring[p % R] = p;
   play.point();
   play.params.start = nullptr;
   play.parts([&](const Unit& unit) { expect_unit(play, unit); });
-  EXPECT_EQ(play.checkpoint, 56);
+  EXPECT_EQ(play.checkpoint, fold_to);
 }
+
+TEST(VerifyUnits, FoldsWithoutStart) { expect_fold(8, 64, 16, 61, 56); }
 
 // Off the grid a fold ends anywhere.
 TEST(VerifyUnits, FoldsOffTheGrid) {
-  for (int64_t records = 1; records <= 32; records++) {
-    const int64_t R = records <= 16 ? 16 : 32;
-    Play play = play_of(0, R, 0, false, true);
-    ASSERT_EQ(play.plan.kernel, VerifyKernel::tensor);
-    play.folded = 5, play.first = 5 + records, play.fold_to = play.first, play.checkpoint = play.folded;
-    play.params.longest = 0, play.params.tokens = 0;
-    play.ring.assign(R, -1);
-    for (int64_t p = play.folded; p < play.first; p++) play.ring[p % R] = p;
-    play.point();
-    play.params.start = nullptr;
-    play.parts([&](const Unit& unit) {
-      expect_unit(play, unit);
-      Unit whole = unit;
-      Segment segments[kSegments];
-      cut(play.params, whole, segments);
-      EXPECT_EQ(whole.segments, 1);  // the state is rounded once
-    });
-    EXPECT_EQ(play.checkpoint, play.first);
-  }
+  for (int64_t records = 1; records <= 32; records++)
+    for (int64_t folds = 1; folds <= records; folds++)
+      expect_fold(0, records <= 16 ? 16 : 32, 5, 5 + records, 5 + folds);
 }
 
 }  // namespace

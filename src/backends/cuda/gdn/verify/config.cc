@@ -122,15 +122,15 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   // Of a segment, at most.
   const int64_t keys = d.F == 0 || exact ? grain_of(d) : d.F - 1 + T;
   const int64_t group = d.Hv / d.Hk, queries = std::min(T, keys);
+  const bool overlaps = device.capability >= 90;
   VerifyPlan plan{.kernel = VerifyKernel::tensor,
                   .exact = exact,
                   .prefill = d.prefill,
-                  .overlaps = device.capability >= 90,
                   .part = static_cast<int>(T),
                   .first_part = -d.prefill,
                   .parts = static_cast<int>(parts) + d.prefill,
                   .grain = static_cast<int>(grain_of(d)),
-                  .wide = queries > 8 || (d.T == 0 && keys > 24),
+                  .wide = queries > 8 || keys > 24,
                   .layers = d.layers,
                   .values = aligned(static_cast<int>((std::max(keys, d.F) + 7) / 8 * 8) * value_pitch(d.state))};
   // Plans blocks of so many heads, and of one for the last rows. Several blocks share a multiprocessor: as many as
@@ -141,17 +141,15 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
     plan.whole = d.B - single, plan.single = single, plan.blocks = d.layers * plan.turns() * d.Hk * plan.shares;
     const Needs needs = needs_of(d, T, exact, heads);
     const int fixed = kWarps * (kTileBytes + plan.values) + kHeaderBytes;
-    int64_t resident = resident_blocks(plan.wide);
-    int room = 0;
+    int resident = resident_blocks(plan.wide), room = 0;
     for (; resident > 0; resident--) {
-      const int each =
-          std::min(device.shared_of_all / static_cast<int>(resident) - device.shared_reserved, device.shared_bytes);
+      const int each = std::min(device.shared_of_all / resident - device.shared_reserved, device.shared_bytes);
       room = (each - fixed) / 128 * 128;
       if (room >= needs.least) break;
     }
     plan.room = std::min(room, needs.together), plan.shared = fixed + plan.room;
-    const int64_t slots = resident * device.multiprocessors;
-    if (plan.overlaps) plan.early = std::min(plan.blocks, slots);
+    const int64_t slots = int64_t{resident} * device.multiprocessors;
+    plan.early = overlaps ? std::min(plan.blocks, slots) : 0;
     return slots;
   };
   const int64_t slots = take(1, 0);
@@ -162,7 +160,7 @@ VerifyPlan plan_verify(const VerifyDesc& d, const DeviceLimits& device) {
   if (group == 1 || 2 * blocks_of(1) <= slots) return plan;
   // Where launches may overlap, one whose blocks fit beside those of the launch before it is worth more than blocks of
   // one head, as long as these are short.
-  if (plan.overlaps && !plan.wide && size_of(d.state) == 2 && 2 * blocks_of(2) <= slots) {
+  if (overlaps && !plan.wide && size_of(d.state) == 2 && 2 * blocks_of(2) <= slots) {
     take(2, 0);
     plan.reason = "two heads have a block: a launch fits beside the one before it";
     return plan;

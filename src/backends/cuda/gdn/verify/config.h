@@ -30,10 +30,9 @@ struct VerifyPlan {
   VerifyKernel kernel = VerifyKernel::generic;
   bool exact = false;
   bool prefill = false;
-  bool overlaps = false;  // a launch may begin while the kernel before it ends (sm_90)
-  int64_t early = 0;      // of its blocks, those that then may: as many as run at a time
-  int part = 0;           // tokens of a row that are computed from one checkpoint at a time
-  int first_part = 0;     // parts of the longest row: [first_part, parts)
+  int64_t early = 0;   // blocks that may begin while the kernel before ends (sm_90): as many as run at a time
+  int part = 0;        // tokens of a row that are computed from one checkpoint at a time
+  int first_part = 0;  // parts of the longest row: [first_part, parts)
   int parts = 1;
   int grain = 0;      // keys of a segment that is folded, at most
   bool wide = false;  // segments of more than 8 window tokens, or of more than 16 keys that are folded

@@ -17,7 +17,7 @@ void launch_tensor(const VerifyPlan& plan, const VerifyParams& params, cudaStrea
   const LaunchShape shape{.blocks = static_cast<unsigned>(plan.blocks) / turns / layers,
                           .threads = kVerifyThreads,
                           .shared = plan.shared,
-                          .early = plan.overlaps,
+                          .early = plan.early > 0,
                           .y = turns,
                           .z = layers};
   const auto kernel = plan.wide ? verify_kernel<QuadOf<state>, true> : verify_kernel<QuadOf<state>, false>;

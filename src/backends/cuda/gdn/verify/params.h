@@ -26,7 +26,7 @@ struct VerifyParams {
   int32_t whole;                           // rows of which that is so; of those behind, blocks have one head
   int32_t values, room;                    // bytes of shared memory: a warp's v; tokens and all that is made of them
   int32_t seats, Hv, group;                // seats of a layer; group = Hv / Hk
-  int32_t R, log2_F;                       // R a power of two, F = 8 or 16; off the grid 16 or 32
+  int32_t R, log2_F;                       // R a power of two, F = 8 or 16, off the grid R
   bool on_grid;                            // checkpoints stand on multiples of F
   uint32_t early;                          // blocks that may begin before the kernel before has ended
   int32_t longest;                         // tokens of a row, at most

@@ -118,7 +118,7 @@ struct RawRow {
   int32_t layer_at = 0;  // where the seats of its layer begin
   constexpr bool operator==(const RawRow&) const = default;
 };
-// Not by way of the first-level cache, which would keep what a rehearsal has read.
+// Not by way of the first-level cache, which would keep what was read ahead of its time.
 template <class T>
 constexpr T load_latest(const T* at) {
 #ifdef __CUDA_ARCH__
