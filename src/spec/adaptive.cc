@@ -52,8 +52,8 @@ AdaptiveWindow::Request& AdaptiveWindow::request(int32_t seat) {
 
 double AdaptiveWindow::verifying(int64_t rows, int64_t drafts) const {
   const Correction& c = correction_[bucket_of(rows)];
-  const Taken &own = drafts > 0 ? c.drafted : c.plain, &other = drafts > 0 ? c.plain : c.drafted;
-  return cost_.seconds(rows + drafts) * (own.measured() ? own : other).seconds_or(1);
+  const double plain = c.plain.seconds_or(1);
+  return cost_.seconds(rows + drafts) * (drafts > 0 ? c.drafted.seconds_or(plain) : plain);
 }
 
 double AdaptiveWindow::seconds(const Load& load) const {

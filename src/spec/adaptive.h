@@ -25,7 +25,7 @@ namespace deltaring {
 //
 // After 1, 2, 4, .. 64 steps with drafts two go without, or all would rest on one measurement of a plain step. They
 // find caches full of the drafter, which plain decoding does not: the first of them does not count, and while there are
-// few the others count only if they took less than was known.
+// few the others count only if they took less than was known, which is the table at first.
 //
 // The context of a request without drafts is written when no more rows may wait, unless that takes more than
 // 0.5 % of the time and more than the account has: then the request is let go, and the drafter need not be told of
