@@ -77,10 +77,12 @@ def chunked_delta_rule(q, k, v, g, beta, chunk=64):
     local = (q @ k.transpose(-1, -2)) * decay
     q_in, k_out = q * total.exp()[..., None], k * (total[..., -1:] - total).exp()[..., None]
     state, out = torch.zeros(B, h, K, v.shape[-1], device=q.device), []
-    for n in range(q.shape[2]):
-        residual = values[:, :, n] - keys[:, :, n] @ state
-        out.append(q_in[:, :, n] @ state + local[:, :, n] @ residual)
-        state = state * total[:, :, n, -1].exp()[..., None, None] + k_out[:, :, n].transpose(-1, -2) @ residual
+    # Unbound once: the gradient of an index is as large as what it is taken from.
+    chunks = (x.unbind(2) for x in (values, keys, q_in, k_out, local, total[..., -1, None, None].exp()))
+    for value, key, q_n, k_n, local_n, kept in zip(*chunks):
+        residual = value - key @ state
+        out.append(q_n @ state + local_n @ residual)
+        state = state * kept + k_n.transpose(-1, -2) @ residual
     return torch.cat(out, 2).transpose(1, 2)[:, :T]
 
 
