@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "backends/cpu/ops.h"
@@ -17,6 +19,20 @@ HWY_BEFORE_NAMESPACE();
 namespace deltaring::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Whether codes and numbers of 8 bits can be multiplied into sums of 32 bits at once (AVX512-VNNI): the target may, and
+// the machine does.
+#undef DELTARING_CPU_QUADS
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+#define DELTARING_CPU_QUADS 1
+bool HasQuads() {
+  static const bool has = __builtin_cpu_supports("avx512vnni");
+  return has;
+}
+#else
+#define DELTARING_CPU_QUADS 0
+constexpr bool HasQuads() { return false; }
+#endif
 
 constexpr int kTileRows = 8;  // of x: their sums stay in registers while a row of w passes
 constexpr int kTileCols = 4;  // whose sums are added up together
@@ -47,10 +63,10 @@ HWY_INLINE void Column(const LinearI4Args& a, const PackedI4&, int64_t m, const 
   }
 }
 
-HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale,
-                       float* out, float* peaks) {
+HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* more, int32_t x, const float* scale, float* out,
+                       float* peaks) {
   for (int j = 0; j < kTileCols; j++) {
-    out[j] = static_cast<float>(2 * (sums[j] - pairs[j]) + x) * scale[j];
+    out[j] = static_cast<float>(2 * (sums[j] - more[j]) + x) * scale[j];
     peaks[j] = std::max(peaks[j], out[j]);
   }
 }
@@ -157,6 +173,29 @@ HWY_INLINE void Column(const LinearI4Args& a, const PackedI4& packed, int64_t m,
   }
 }
 
+#if DELTARING_CPU_QUADS
+// The lanes of sums[i] are parts of row m + i of x times the row of codes, for MR rows of x.
+template <int MR>
+HWY_INLINE void QuadColumn(const LinearI4Args& a, int64_t m, const uint8_t* w, const uint8_t* ahead, SumsVec* sums) {
+  const Bytes d;
+  const auto low = hn::Set(d, 15);
+  SumsVec below[MR], above[MR];
+  for (int i = 0; i < MR; i++) below[i] = above[i] = hn::Zero(Sums());
+  for (int64_t k = 0; k < a.K; k += kGroup) {
+    if (k % (2 * kGroup) == 0) hwy::Prefetch(ahead + k / 2);
+    const auto codes = hn::LoadU(d, w + k / 2);
+    const auto u = hn::And(codes, low);
+    const auto v = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(Pairs(), codes))), low);
+    for (int i = 0; i < MR; i++) {
+      const auto* x = reinterpret_cast<const __m256i_u*>(a.x + (m + i) * a.K + k);
+      asm("%{evex%} vpdpbusd %2, %1, %0" : "+v"(below[i].raw) : "v"(u.raw), "m"(x[0]));
+      asm("%{evex%} vpdpbusd %2, %1, %0" : "+v"(above[i].raw) : "v"(v.raw), "m"(x[1]));
+    }
+  }
+  for (int i = 0; i < MR; i++) sums[i] = hn::Add(below[i], above[i]);
+}
+#endif
+
 template <class D>
 HWY_INLINE hn::Vec<hn::Full128<int32_t> > InFour(D d, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(d) == 4) {
@@ -167,10 +206,10 @@ HWY_INLINE hn::Vec<hn::Full128<int32_t> > InFour(D d, hn::Vec<D> v) {
   }
 }
 
-// out[j] is what the j-th column comes to, x the sum of the numbers of its row of x: 2 w - 15 = 2 (w - 8) + 1. Peaks of
-// the columns before may grow.
-HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, int32_t x, const float* scale,
-                       float* out, float* peaks) {
+// out[j] is what the j-th column comes to, x the sum of the numbers of its row of x: 2 w - 15 = 2 (w - 8) + 1. `more`
+// is what sums have beyond products with w - 8. Peaks of the columns before may grow.
+HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* more, int32_t x, const float* scale, float* out,
+                       float* peaks) {
   const hn::Full128<int32_t> d;
   const hn::Full128<float> df;
   const hn::Repartition<uint64_t, decltype(d)> two;
@@ -181,15 +220,15 @@ HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* pairs, i
   const auto ab = add(sums[0], sums[1]), ce = add(sums[2], sums[3]);
   const auto all =
       hn::Add(hn::BitCast(d, hn::InterleaveLower(two, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(two, ab, ce)));
-  const auto whole = hn::Add(hn::ShiftLeft<1>(hn::Sub(all, hn::LoadU(d, pairs))), hn::Set(d, x));
+  const auto whole = hn::Add(hn::ShiftLeft<1>(hn::Sub(all, hn::LoadU(d, more))), hn::Set(d, x));
   const auto product = hn::Mul(hn::ConvertTo(df, whole), hn::LoadU(df, scale));
   hn::StoreU(product, df, out);
   hn::StoreU(hn::Max(product, hn::LoadU(df, peaks)), df, peaks);
 }
 #endif
 
-// MR rows of x times rows [n, end) of w, at most kPeak of them.
-template <int MR>
+// MR rows of x times rows [n, end) of w, at most kPeak of them. kQuads: by QuadColumn.
+template <int MR, bool kQuads>
 void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, int64_t end) {
   static_assert(kTileCols == 4);
   float peaks[MR][kTileCols];
@@ -201,13 +240,18 @@ void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, i
     int32_t pairs[kTileCols];
     SumsVec sums[kTileCols][MR];
     for (int j = 0; j < kTileCols; j++) {  // the last ones again where there are less
-      const int64_t r = RowOf(a, std::min(n + j, end - 1)), ahead = RowOf(a, std::min(n + j + kAhead, a.N - 1));
-      Column<MR>(a, packed, m, a.w + r * (a.K / 2), a.w + ahead * (a.K / 2), sums[j]);
+      const int64_t r = RowOf(a, std::min(n + j, end - 1));
+      const uint8_t *w = a.w + r * (a.K / 2), *ahead = a.w + RowOf(a, std::min(n + j + kAhead, a.N - 1)) * (a.K / 2);
+#if DELTARING_CPU_QUADS
+      if constexpr (kQuads) QuadColumn<MR>(a, m, w, ahead, sums[j]);
+#endif
+      if constexpr (!kQuads) Column<MR>(a, packed, m, w, ahead, sums[j]);
       scale[j] = a.scale[r], pairs[j] = a.pairs[r];
     }
     for (int i = 0; i < MR; i++) {
       const SumsVec of_row[kTileCols] = {sums[0][i], sums[1][i], sums[2][i], sums[3][i]};
       const int32_t x = packed.sum[static_cast<size_t>(m + i)];
+      if (kQuads) std::fill_n(pairs, kTileCols, 8 * x);
       float some[kTileCols], *const to = a.out.f32(m + i, n);
       Finish(of_row, pairs, x, scale, cols == kTileCols ? to : some, peaks[i]);
       if (cols < kTileCols) std::copy_n(some, cols, to);
@@ -221,9 +265,13 @@ void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, i
 // All rows of x times rows [n, end) of w, whole blocks of kPeak but for the last. The rows are spread evenly over
 // tiles.
 void MultiplyI4(const LinearI4Args& a, const PackedI4& packed, int64_t n, int64_t end) {
-  static constexpr void (*kTiles[])(const LinearI4Args&, const PackedI4&, int64_t, int64_t, int64_t) = {
-      Tile<1>, Tile<2>, Tile<3>, Tile<4>, Tile<5>, Tile<6>, Tile<7>, Tile<8>};
-  static_assert(std::size(kTiles) == kTileRows);
+  using Rows = void (*)(const LinearI4Args&, const PackedI4&, int64_t, int64_t, int64_t);
+  constexpr auto tiles_of = []<bool kQuads>(std::bool_constant<kQuads>) {
+    return std::array<Rows, kTileRows>{Tile<1, kQuads>, Tile<2, kQuads>, Tile<3, kQuads>, Tile<4, kQuads>,
+                                       Tile<5, kQuads>, Tile<6, kQuads>, Tile<7, kQuads>, Tile<8, kQuads>};
+  };
+  static const auto kTiles =
+      HasQuads() ? tiles_of(std::bool_constant<DELTARING_CPU_QUADS != 0>()) : tiles_of(std::false_type());
   const int64_t tiles = (a.M + kTileRows - 1) / kTileRows;
   for (int64_t t = 0; t < tiles; t++) {
     const int64_t m = a.M * t / tiles;
