@@ -101,6 +101,9 @@ ThreadPool::ThreadPool(int threads) : shared_(std::make_unique<Shared>()) {
     shared_->join();
     fail(ErrorKind::out_of_memory, "--threads {}: only {} threads could be started ({}); {} works", threads, started,
          error.code().message(), 1);
+  } catch (...) {  // a thread that nobody joins ends the process
+    shared_->join();
+    throw;
   }
 }
 

@@ -54,6 +54,13 @@ void PendingRows::move(int32_t seat, Cursor from, Cursor to) {
   set(seat, h);
 }
 
+bool PendingRows::possible(int32_t seat, Cursor cursor) {
+  const Header h = header(seat);
+  if (h.end == -1) return h.written == 0 && h.count == 0;  // a hole
+  return 0 <= h.count && h.count <= std::min(kRows, h.end) && h.end <= cursor.pos && h.end - h.count <= h.written &&
+         h.written <= h.end;
+}
+
 void PendingRows::keep(int32_t seat, int64_t i, const Row& from) {
   std::memcpy(row(seat, i), &from.next, sizeof from.next);
   std::copy_n(from.data, width_, row(seat, i) + 1);

@@ -1,6 +1,7 @@
 // Rows of committed positions that a drafter has not made its context of yet. A context is needed when drafts are
 // wanted, and a pass over sixteen rows costs about what a pass over one does: so rows wait here until then.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <vector>
@@ -67,9 +68,10 @@ class PendingRows final : private SideState {
   Row at(int32_t seat, int64_t position, const Header& header) const;
 
   const char* name() const override { return name_; }
-  void clear(int32_t seat) override { set(seat, {}); }
+  void clear(int32_t seat) override { std::ranges::fill(bytes(seat), std::byte{0}); }  // rows too: exports take them
   void move(int32_t seat, Cursor from, Cursor to) override;
   std::span<std::byte> bytes(int32_t seat) override;
+  bool possible(int32_t seat, Cursor cursor) override;
 
   StatePool& pool_;
   const char* const name_;

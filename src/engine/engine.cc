@@ -231,8 +231,8 @@ GenerateResult Engine::Impl::generate(const std::vector<int32_t>& prompt, const 
   for (const int32_t id : prompt)
     check(id >= 0 && id < tokenizer.size(), "prompt token {} is not in [0, {})", id, tokenizer.size());
   SpecStepper& stepper = o.speculate ? *speculative : *plain;
-  stepper.reset_stats();
   Request request(prompt, o, generation, tokenizer, *pool, on_text);
+  stepper.reset_stats();
   Sequence* const sequence = &request.sequence;
   check(pool->reserve(sequence->seat, length), "no KV pages for {} tokens", length);
   const Clock::time_point begin = Clock::now();

@@ -20,7 +20,8 @@ void check(const CommitArgs& a) {
   for (int32_t b = 0; b < a.count; b++) {
     if (a.seat[b] < 0) continue;
     check(a.kept[b] >= 0, "commit: kept[{}] is {}, want >= 0", b, a.kept[b]);
-    check(a.first[b] <= kLastPosition, "commit: first[{}] is {}, want at most 2^62", b, a.first[b]);
+    check(0 <= a.first[b] && a.first[b] <= kLastPosition, "commit: first[{}] is {}, want >= 0 and at most 2^62", b,
+          a.first[b]);
     const int64_t end = a.first[b] + a.kept[b];
     check(0 <= a.folded[b] && a.folded[b] <= a.fold_to[b] && a.fold_to[b] <= end,
           "commit: row {}: folded {} and fold_to {} do not ascend from 0 to first + kept = {}", b, a.folded[b],

@@ -122,8 +122,8 @@ void check(const SeatCopyArgs& a) {
   }
 }
 
-void check(const char* op, const SeatPackArgs& a) {
-  if (a.layers.empty()) return check(a.size == 0, "{}: size is {}, no layers want 0", op, a.size);
+int64_t checked_size(const char* op, const SeatPackArgs& a) {
+  if (a.layers.empty()) return 0;
   const SeatLayer& first = a.layers[0];
   for (size_t i = 0; i < a.layers.size(); i++) check_layer(op, i, a.layers[i], first);
   const int64_t seats = first.state.checkpoint.shape[0], R = first.state.record_k.shape[2], pos = a.cursor.pos;
@@ -135,7 +135,11 @@ void check(const char* op, const SeatPackArgs& a) {
   const LiveSeat live = live_seat(first, a.cursor, a.taps);
   check(live.conv_rows() == 0 || live.conv_rows() <= live.Rc, "{}: {} conv inputs behind {} in a ring of {}", op,
         live.conv_rows(), live.first_conv(), live.Rc);
-  const int64_t bytes = live.bytes() * static_cast<int64_t>(a.layers.size());
+  return live.bytes() * static_cast<int64_t>(a.layers.size());
+}
+
+void check(const char* op, const SeatPackArgs& a) {
+  const int64_t bytes = checked_size(op, a);
   check(a.size == bytes, "{}: size is {}, want {}", op, a.size, bytes);
   check(a.bytes || bytes == 0, "{}: bytes is null", op);
 }

@@ -104,6 +104,7 @@ SeatTensor part_of(const SeatLayer& layer, SeatPart part);
 
 // Throw Error(invalid_argument) naming the argument; check_tensors looks at nothing behind a pointer.
 void check_tensors(const SeatCopyArgs& args);
+int64_t checked_size(const char* op, const SeatPackArgs& args);  // what size must be; looks at all but size and bytes
 void check(const SeatCopyArgs& args);
 void check(const char* op, const SeatPackArgs& args);
 

@@ -176,14 +176,14 @@ void AdaptiveWindow::verifying_took(double seconds) {
   account_ = std::min(account_, kCredit * without);
 }
 
-void AdaptiveWindow::verified(int32_t seat, int32_t drafts, int32_t accepted) {
+void AdaptiveWindow::verified(int32_t seat, int32_t drafts, int32_t known, int32_t accepted) {
   Request& own = request(seat);
   const double gained = token() * accepted;
   account_ += gained;
   purse_ += std::min(own.probe, gained);
   last_.drafts += drafts;
-  learn(own.rate, drafts, accepted, kRequestShare);
-  learn(average_, drafts, accepted, kAverageShare);
+  learn(own.rate, known, accepted, kRequestShare);
+  learn(average_, known, accepted, kAverageShare);
 }
 
 }  // namespace deltaring

@@ -53,8 +53,8 @@ class AdaptiveWindow {
   // All the rest of the step took so long, behind verified() of all its requests. What it takes with and without drafts
   // is the table's, corrected by that.
   void verifying_took(double seconds);
-  // Of the drafts that were verified so many stayed.
-  void verified(int32_t seat, int32_t drafts, int32_t accepted);
+  // So many drafts were verified. Of the first `known` of them, behind which nothing was decided, so many stayed.
+  void verified(int32_t seat, int32_t drafts, int32_t known, int32_t accepted);
 
  private:
   // How likely a draft stays, given those before it; what was seen first counts more than what is seen later.

@@ -33,7 +33,7 @@ double DraftCost::took(int32_t deepest, int64_t requests, double seconds) {
 }
 
 double DraftCost::seconds(int32_t deepest, int64_t requests) const {
-  if (deepest < 1) return 0;
+  if (deepest < 1 || requests < 1) return 0;
   const auto at = static_cast<int64_t>(bucket_of(requests)), buckets = static_cast<int64_t>(kBuckets);
   for (int64_t distance = 0; distance < buckets; distance++) {
     for (const int64_t near : {at + distance, at - distance}) {

@@ -302,9 +302,8 @@ void SpecStepper::accept(std::span<Sequence* const> sequences, const Window& win
     if (verdict.next >= 0) s.tokens.push_back(verdict.next);
     keep_logprobs(s, rows);
     accepted_.push_back(verdict.accepted);
-    // Behind a cap nothing is known of drafts.
-    if (window_)
-      window_->verified(s.seat, caps_.empty() ? length - 1 : std::min(length - 1, caps_[b]), verdict.accepted);
+    const int32_t drafts = length - 1, decided = caps_.empty() ? drafts : std::min(drafts, caps_[b]);
+    if (window_) window_->verified(s.seat, drafts, decided, verdict.accepted);
     stats_.steps++;
     stats_.emitted += s.emitted;
     stats_.drafted += length - 1;

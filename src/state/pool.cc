@@ -88,10 +88,22 @@ int32_t StatePool::allocate() {
 void StatePool::release_seat(int32_t seat) {
   for (int64_t i = seats_[seat].pages; i-- > 0;) {
     const int32_t page = std::exchange(pages_of(seat)[i], -1);
-    if (--page_references_[page] == 0) free_pages_.push_back(page);
+    if (--page_references_[page] == 0) free_page(page);
   }
   seats_[seat] = {};
   free_seats_.push_back(seat);
+}
+
+// Free pages are zeros: a drafter need not write every position, and an export, which takes them all, shall hold nothing
+// of others.
+void StatePool::free_page(int32_t page) {
+  for (const View<6>& kv : {kv_, draft_kv_}) {
+    const size_t bytes = static_cast<size_t>(kv.stride[2]) * size_of(kv.dtype);
+    for (int64_t layer = 0; layer < kv.shape[0]; layer++) {
+      for (const int64_t which : {0, 1}) std::memset(kv[layer][which][page].data, 0, bytes);
+    }
+  }
+  free_pages_.push_back(page);
 }
 
 void StatePool::free(int32_t seat) {

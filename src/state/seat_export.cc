@@ -41,17 +41,11 @@ void check_layers(const char* op, const LentSeat& lent) {
   check(lent.grain == 0 || lent.grain == 8 || lent.grain == 16, "{}: grain is {}, want 8, 16 or 0", op, lent.grain);
 }
 
-int64_t live_in_all(const LentSeat& lent, Cursor cursor) {
-  return live_seat(lent.layers[0], cursor, lent.taps).bytes() * static_cast<int64_t>(lent.layers.size());
-}
-
-SeatPackArgs pack_args(const LentSeat& lent, Cursor cursor, std::byte* bytes) {
-  return {.layers = lent.layers,
-          .seat = lent.seat,
-          .cursor = cursor,
-          .taps = lent.taps,
-          .bytes = bytes,
-          .size = live_in_all(lent, cursor)};
+// Checked, all but where the bytes are.
+SeatPackArgs pack_args(const char* op, const LentSeat& lent, Cursor cursor, std::byte* bytes) {
+  SeatPackArgs args{.layers = lent.layers, .seat = lent.seat, .cursor = cursor, .taps = lent.taps, .bytes = bytes};
+  args.size = checked_size(op, args);
+  return args;
 }
 
 // Live bytes where the backend computes: those of the file if it lies there, else of a passing piece of memory.
@@ -72,16 +66,14 @@ struct Live {
 
 int64_t export_bytes(const LentSeat& lent, Cursor cursor) {
   check_layers("seat_export", lent);
-  std::byte anywhere;
-  check("seat_export", pack_args(lent, cursor, &anywhere));
-  return seat_file_bytes(live_in_all(lent, cursor));
+  return seat_file_bytes(pack_args("seat_export", lent, cursor, nullptr).size);
 }
 
 void export_seat(const LentSeat& lent, Cursor cursor, FileMemory file, const OpTable& ops, Stream& stream) {
   const int64_t size = export_bytes(lent, cursor);
   check(file.data && file.size == size, "seat_export: the file has {} bytes, want {}", file.data ? file.size : 0, size);
   const Live live(file, ops.memory);
-  ops.seat_pack(pack_args(lent, cursor, live.data), stream);
+  ops.seat_pack(pack_args("seat_export", lent, cursor, live.data), stream);
   std::vector<std::byte> copy(file.on_device ? static_cast<size_t>(size) : 0);
   const std::span<std::byte> sealed =
       file.on_device ? std::span(copy) : std::span(file.data, static_cast<size_t>(size));
@@ -98,7 +90,7 @@ Cursor import_seat(const LentSeat& lent, FileMemory file, int64_t T, const OpTab
   const char* op = "seat_import";
   check_layers(op, lent);
   check(file.data, "{}: the file is null", op);
-  check(op, pack_args(lent, {}, file.data));
+  pack_args(op, lent, {}, nullptr);
   check(T >= 1, "{}: T is {}, want the tokens of the widest window, anchor included", op, T);
   std::vector<std::byte> copy(file.on_device ? static_cast<size_t>(file.size) : 0);
   if (file.on_device) ops.memory->read(copy.data(), file.data, copy.size());
@@ -107,10 +99,10 @@ Cursor import_seat(const LentSeat& lent, FileMemory file, int64_t T, const OpTab
   const Cursor cursor{.folded = header.folded, .pos = header.pos};
   const SeatLayer& layer = lent.layers[0];
   check_rings(header, T, layer.state.record_k.shape[2], layer.conv ? layer.conv.shape[1] : header.pos);
-  check_live_bytes(whole, live_in_all(lent, cursor));
+  check_live_bytes(whole, pack_args(op, lent, cursor, nullptr).size);
   const Live live(file, ops.memory);
   if (live.owned) ops.memory->write(live.data, live_bytes(whole).data(), live_bytes(whole).size());
-  ops.seat_unpack(pack_args(lent, cursor, live.data), stream);
+  ops.seat_unpack(pack_args(op, lent, cursor, live.data), stream);
   if (ops.memory) ops.memory->wait(stream);
   return cursor;
 }

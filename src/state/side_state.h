@@ -19,6 +19,8 @@ class SideState {
   virtual void move(int32_t seat, Cursor from, Cursor to) = 0;
   // What a copy or an export of the seat takes along: always as many bytes. Empty: nothing.
   virtual std::span<std::byte> bytes(int32_t seat) = 0;
+  // Whether bytes that an import brought are a state of a seat with the cursor: a file may be forged.
+  virtual bool possible(int32_t, Cursor) { return true; }
 };
 
 }  // namespace deltaring

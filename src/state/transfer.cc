@@ -108,6 +108,12 @@ int32_t StatePool::import_seat(std::span<const std::byte> file) {
     std::copy_n(at, piece.size(), piece.begin());
     at += piece.size();
   });
+  for (SideState* side : sides_) {
+    if (side->possible(seat, cursor)) continue;
+    release_seat(seat);
+    fail(ErrorKind::corrupt, "exported seat: its {} is none of a seat with {} tokens; export it again", side->name(),
+         cursor.pos);
+  }
   return seat;
 }
 

@@ -51,6 +51,20 @@ TEST_F(Mtp, AnImportDraftsOn) {
   expect_import_drafts_on(from, to, plain.pool, prompt_, 100);
 }
 
+TEST_F(Mtp, ForgeriesAreRefused) {
+  World from(weights_), to(weights_, 2);
+  Sequence s = from.rig.start(prompt_);
+  from.step(s, 6);
+  const int64_t waiting = from.waiting(s.seat);
+  from.rig.pool.free(s.seat);
+  expect_forgeries_are_refused(from, to, prompt_, waiting);
+}
+
+TEST_F(Mtp, ExportsHoldNothingOfOthers) {
+  World used(weights_), fresh(weights_);
+  expect_exports_hold_nothing_of_others(used, fresh, prompt_);
+}
+
 TEST_F(Mtp, RowsThatWaitDoNotShow) {
   World world(weights_), other(weights_);
   expect_waiting_does_not_show(world, other, prompt_, 100);

@@ -3,7 +3,10 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "support/rig.h"
+#include "support/seat_file.h"
 
 namespace deltaring::test {
 
@@ -52,6 +55,46 @@ void expect_import_drafts_on(World& from, World& to, StatePool& plain, const std
     EXPECT_EQ(there.tokens, s.tokens);
   }
   EXPECT_THROW(plain.import_seat(file), Error);
+}
+
+// A file whose checksum is right and whose context is none of its seat is refused, and takes no seat. `waiting` is what
+// of the seat's context waits: its header holds the position behind it, what is in the context, and the count.
+template <class World>
+void expect_forgeries_are_refused(World& from, World& to, const std::vector<int32_t>& prompt, int64_t waiting) {
+  Sequence s = from.rig.start(prompt);
+  from.step(s, 6);
+  const std::vector<std::byte> file = from.rig.pool.export_seat(s.seat);
+  const int64_t end = from.rig.pool.cursor(s.seat).pos, words[3] = {end, end - waiting, waiting};
+  size_t at = file.size() - sizeof words;
+  while (at > 0 && std::memcmp(&file[at], words, sizeof words) != 0) at--;
+  ASSERT_GT(at, 0u);
+  constexpr int64_t kFar = int64_t{1} << 40;
+  for (const auto& [word, value] : {std::pair{0, kFar},
+                                    {0, int64_t{-2}},
+                                    {0, end + 1},
+                                    {1, int64_t{-1}},
+                                    {1, end + 1},
+                                    {1, end - waiting - 1},
+                                    {2, kFar},
+                                    {2, int64_t{-1}},
+                                    {2, int64_t{17}}}) {
+    EXPECT_THROW(to.rig.pool.import_seat(with_word(file, at + 8 * static_cast<size_t>(word), value)), Error)
+        << "word " << word << " is " << value;
+  }
+  to.rig.pool.check_invariants();
+  EXPECT_EQ(to.rig.pool.import_seat(file), 0);
+}
+
+// Nothing of a request is in another's export, context that was never written included.
+template <class World>
+void expect_exports_hold_nothing_of_others(World& used, World& fresh, const std::vector<int32_t>& prompt) {
+  for (int i = 0; i < 3; i++) {
+    Sequence other = used.rig.start({3, 3, 2, 1, 4, 4});
+    used.step(other, 8);
+    used.rig.pool.free(other.seat);
+  }
+  Sequence a = used.rig.start(prompt), b = fresh.rig.start(prompt);
+  EXPECT_EQ(used.rig.pool.export_seat(a.seat), fresh.rig.pool.export_seat(b.seat));
 }
 
 // The same tokens by another way, one prompt and drafts that were never made, draft the same.

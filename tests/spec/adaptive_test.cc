@@ -105,7 +105,7 @@ struct World {
       for (size_t r = 0; r < n; r++) {
         int32_t accepted = 0;
         while (accepted < asked[r].drafts && uniform01(rng) < chance(id[r], step)) accepted++;
-        if (window) window->verified(seats[r], asked[r].drafts, accepted);
+        if (window) window->verified(seats[r], asked[r].drafts, asked[r].drafts, accepted);
         emitted += 1 + accepted, left[r] -= 1 + accepted, waiting[r] += 1 + accepted;
         if (window && window->let_go(seats[r])) waiting[r] = 0;
         if (waiting[r] > PendingRows::kRows) overflow += PendingRows::kRows, waiting[r] -= PendingRows::kRows;
@@ -251,7 +251,8 @@ TEST(Adaptive, BeginsWithLittle) {
     EXPECT_LE(deepest, step ? 2 * deepest_before : 1);
     before = std::max(before, drafting), deepest_before = std::max(deepest_before, deepest);
     window.drafting_took(deepest, drafting, 1e-3);
-    for (size_t r = 0; r < seats.size(); r++) window.verified(seats[r], asked[r].drafts, asked[r].drafts);
+    for (size_t r = 0; r < seats.size(); r++)
+      window.verified(seats[r], asked[r].drafts, asked[r].drafts, asked[r].drafts);
     window.verifying_took(flat.seconds(32));
   }
   EXPECT_EQ(before, 32);
@@ -273,7 +274,7 @@ TEST(Adaptive, LetsGoOfRequestsWhoseContextIsDear) {
         EXPECT_TRUE(asked[r].context || asked[r].drafts == 0);
         EXPECT_FALSE(window.let_go(seats[r]) && asked[r].context) << "nothing is done for those";
         if (asked[r].context) rows += waiting[r], waiting[r] = 0;
-        window.verified(seats[r], asked[r].drafts, 0);
+        window.verified(seats[r], asked[r].drafts, asked[r].drafts, 0);
         waiting[r] = window.let_go(seats[r]) ? 0 : waiting[r] + 1;
         EXPECT_LE(waiting[r], PendingRows::kRows);
       }
@@ -285,6 +286,24 @@ TEST(Adaptive, LetsGoOfRequestsWhoseContextIsDear) {
     window.forget(0);
     EXPECT_FALSE(window.let_go(0)) << "a new request";
   }
+}
+
+// Drafts behind a confidence cap are verified all the same: what they take is not what a plain step takes.
+TEST(Adaptive, CountsDraftsOfWhichNothingWasDecided) {
+  const StepCost step({{1, 1}, {2, 1.2}, {4, 1.5}, {8, 2}});
+  AdaptiveWindow window(step, kMost);
+  const std::array<int32_t, 1> seats{0}, wanted{kMost};
+  const std::array<int64_t, 1> waiting{};
+  double seconds = 0;
+  constexpr int kSteps = 2000;
+  for (int i = 0; i < kSteps; i++) {
+    const int32_t drafts = window.plan(seats, wanted, waiting)[0].drafts;
+    window.drafting_took(drafts, drafts > 0, 0.01);
+    window.verified(0, drafts, 0, 0);
+    window.verifying_took(step.seconds(1 + drafts));
+    seconds += step.seconds(1 + drafts) + (drafts > 0 ? 0.01 : 0);
+  }
+  EXPECT_LT(seconds, 1.03 * kSteps);
 }
 
 TEST(Adaptive, AsksForNoMoreThanIsWanted) {
@@ -301,7 +320,8 @@ TEST(Adaptive, AsksForNoMoreThanIsWanted) {
     most = std::max(most, asked[3].drafts);
     window.drafting_took(std::max(asked[1].drafts, asked[3].drafts), (asked[1].drafts > 0) + (asked[3].drafts > 0),
                          1e-3);
-    for (size_t r = 0; r < seats.size(); r++) window.verified(seats[r], asked[r].drafts, asked[r].drafts);
+    for (size_t r = 0; r < seats.size(); r++)
+      window.verified(seats[r], asked[r].drafts, asked[r].drafts, asked[r].drafts);
     window.verifying_took(1);
   }
   EXPECT_EQ(most, kMost);
@@ -317,6 +337,7 @@ TEST(DraftCost, BelievesWhatWasMeasuredNearest) {
   EXPECT_EQ(cost.limit(3), 4);
   EXPECT_EQ(cost.limit(4), 0);
   EXPECT_EQ(cost.seconds(7, 32), 1);
+  EXPECT_EQ(cost.seconds(7, 0), 0) << "of nobody";
   EXPECT_EQ(cost.took(4, 8, 3.0), 3);
   EXPECT_EQ(cost.seconds(4, 9), 3);
   EXPECT_EQ(cost.seconds(2, 4), 3) << "of more requests rather than of fewer";

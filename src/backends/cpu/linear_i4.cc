@@ -103,6 +103,7 @@ static_assert(2 * (2 * kMostX + 15) * (kMostX + 8) < 32768);  // two products at
 // Rows of x as pairs want them: of each group x + kMostX, to which codes v + 8 are added, then y - 8, to which u + 8
 // are; and what the sums of products are to start with.
 void PackI4(const LinearI4Args& a, PackedI4& out) {
+  if (HasQuads()) return;  // which take x as it is
   const Bytes d;
   const Signed ds;
   const Pairs d16;
