@@ -25,7 +25,8 @@ AdaptiveWindow::AdaptiveWindow(StepCost cost, int32_t most)
       average_(most),
       drafting_(most),
       writing_(1),
-      account_(kFirstCredit * cost_.seconds(1)) {}
+      account_(kFirstCredit * cost_.seconds(1)),
+      purse_(account_) {}
 
 // A window that stayed whole says nothing about the draft behind it, but that it may be as good as the last one, which
 // is all that is known of a draft that was never seen.

@@ -115,7 +115,7 @@ class AdaptiveWindow {
   Load last_;                                      // rows of the running step, drafts that it verified
   int32_t plain_in_a_row_ = kSettled;              // steps before it without drafts, so many at most
   double account_;                                 // seconds
-  double purse_ = 0;                               // seconds that may go to drafts that are not expected to pay
+  double purse_;                                   // seconds that may go to drafts that are not expected to pay
   std::unordered_map<int32_t, Request> requests_;  // by seat
 };
 

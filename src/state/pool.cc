@@ -94,8 +94,8 @@ void StatePool::release_seat(int32_t seat) {
   free_seats_.push_back(seat);
 }
 
-// Free pages are zeros: a drafter need not write every position, and an export, which takes them all, shall hold nothing
-// of others.
+// Free pages are zeros: a drafter need not write every position, and an export, which takes them all, shall hold
+// nothing of others.
 void StatePool::free_page(int32_t page) {
   for (const View<6>& kv : {kv_, draft_kv_}) {
     const size_t bytes = static_cast<size_t>(kv.stride[2]) * size_of(kv.dtype);
