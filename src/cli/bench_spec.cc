@@ -54,7 +54,7 @@ void warm_up(Engine& engine, const BenchPrompt& prompt, GenerateOptions o) {
 
 SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::vector<BenchPrompt>& prompts) {
   EngineOptions options = flags.engine;
-  const bool folder = needs_folder(drafter) && std::filesystem::is_directory(drafter);
+  const bool folder = needs_folder(drafter);
   (folder ? options.speculative_draft_model_path : options.speculative_algorithm) = drafter;
   // A window that none has is no reason to refuse the baseline.
   if (drafter == "none") options.ragged_verify_mode = "static", options.simulate_acceptance_length = 0;
@@ -77,9 +77,13 @@ SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::v
 
 int bench_spec(Flags& flags) {
   const std::vector<BenchPrompt> prompts = chosen_prompts(flags);
+  for (const std::string& drafter : flags.drafters) {
+    check(!needs_folder(drafter) || std::filesystem::is_directory(drafter),
+          "--drafter {}: there is no such folder, and of names {} work", drafter, fmt::join(kAlgorithmsAlone, ", "));
+  }
   std::ofstream svg;
-  if (!flags.svg.empty()) {  // before the work
-    svg.open(flags.svg);
+  if (!flags.svg.empty()) {  // before the work, and what is there stays until there is a plot
+    svg.open(flags.svg, std::ios::app);
     check(svg.good(), "--svg {}: cannot be written; a file in a folder that exists works", flags.svg);
   }
   if (!flags.json) report_loading(flags.engine);
@@ -89,6 +93,7 @@ int bench_spec(Flags& flags) {
   fmt::print("{}", flags.json ? to_json(report) + "\n" : table(report));
   flush_output();
   if (!flags.svg.empty()) {
+    svg.close(), svg.open(flags.svg);
     svg << to_svg(report) << std::flush;
     check(svg.good(), "--svg {}: could not be written to its end; a disk with room works", flags.svg);
   }

@@ -1,5 +1,9 @@
 #include "engine/drafters.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "base/error.h"
 #include "draft/block_drafter.h"
 #include "draft/mtp.h"
@@ -12,7 +16,12 @@ std::optional<BlockConfig> resolve_drafter(EngineOptions& o, const ModelConfig& 
   std::string& algorithm = o.speculative_algorithm;
   const std::string& folder = o.speculative_draft_model_path;
   if (folder.empty()) {
-    check(!needs_folder(algorithm),
+    const bool block = std::ranges::any_of(kBlockKinds, [&](BlockKind kind) { return algorithm == name_of(kind); });
+    check(block || !needs_folder(algorithm),
+          "--speculative-algorithm {}: {} work, and with a drafter's folder in --speculative-draft-model-path dflash, "
+          "dflash2 and dspark; eagle is a model's own MTP head",
+          algorithm, fmt::join(kAlgorithmsAlone, ", "));
+    check(!block,
           "--speculative-algorithm {0}: a drafter's folder is needed, --speculative-draft-model-path DIR; ngram works "
           "without",
           algorithm);

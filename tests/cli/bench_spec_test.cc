@@ -90,6 +90,10 @@ TEST_F(BenchSpec, RefusesFilesThatAreNoPromptFiles) {
   expect_refused(bench({"--category", "poetry"}), {"--category", "poetry", "code", "text"}, "no such category");
   expect_refused(bench({"--drafter", "psychic"}), {"psychic", "ngram"}, "no such drafter");
   expect_refused(bench({"--svg", file("no/such/plot.svg")}), {"--svg"}, "no such folder");
+  const std::string kept = file("kept.svg");
+  std::ofstream(kept) << "an older plot";
+  expect_refused(bench({"--drafter", "none,nope", "--svg", kept}), {"--drafter nope"}, "no such drafter");
+  EXPECT_EQ(read_file(kept), "an older plot");
   expect_refused(bench({"--ragged-verify-mode", "compact"}), {"compact", "ngram", "static"}, "no confidence");
 }
 
