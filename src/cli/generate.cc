@@ -23,7 +23,12 @@ namespace {
 
 using nlohmann::json;
 
-std::atomic<bool> interrupted{false};  // set by ^C; the output ends after the running step
+std::atomic<bool> interrupted{false};  // set by ^C; the output ends after the running step, with a second ^C at once
+void interrupt(int) {
+  if (!interrupted.exchange(true)) return;
+  std::signal(SIGINT, SIG_DFL);
+  std::raise(SIGINT);
+}
 
 struct Flags {
   EngineOptions engine;
@@ -215,7 +220,7 @@ int generate(Flags& flags) {
   options.logits_digest = flags.compare;
   options.logprobs = flags.logprobs->count() > 0;
   const bool chatty = !flags.json && !flags.quiet;
-  std::signal(SIGINT, [](int) { interrupted = true; });
+  std::signal(SIGINT, interrupt);
   std::function<void()> header;
   if (chatty) header = [&] { print_header(engine.info(), flags, options); };
   const GenerateResult result = run(engine, flags, prompt, options, !flags.json, header);
