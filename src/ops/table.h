@@ -30,7 +30,7 @@ class Stream {
 // Throws Error(out_of_memory) naming the bytes.
 struct Memory {
   void* (*allocate)(size_t bytes);  // aligned to 256
-  void (*free)(void* memory);  // throws nothing
+  void (*free)(void* memory);       // throws nothing
   // From and to the host, behind everything that was launched before; done on return. Not during a capture.
   void (*write)(void* to, const void* from, size_t bytes);
   void (*read)(void* to, const void* from, size_t bytes);
