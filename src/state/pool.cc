@@ -94,15 +94,20 @@ void StatePool::release_seat(int32_t seat) {
   free_seats_.push_back(seat);
 }
 
+// visit(pages, bytes) for K and V of each layer that has them, `bytes` a page: Hkv * page_rows * D elements.
+template <class Visit>
+void StatePool::for_pages(const Visit& visit) const {
+  for (const View<6>& kv : {kv_, draft_kv_}) {
+    for (int64_t layer = 0; layer < kv.shape[0]; layer++) {
+      for (const int64_t which : {0, 1}) visit(kv[layer][which], static_cast<size_t>(kv.stride[2]) * size_of(kv.dtype));
+    }
+  }
+}
+
 // Free pages are zeros: a drafter need not write every position, and an export, which takes them all, shall hold
 // nothing of others.
 void StatePool::free_page(int32_t page) {
-  for (const View<6>& kv : {kv_, draft_kv_}) {
-    const size_t bytes = static_cast<size_t>(kv.stride[2]) * size_of(kv.dtype);
-    for (int64_t layer = 0; layer < kv.shape[0]; layer++) {
-      for (const int64_t which : {0, 1}) std::memset(kv[layer][which][page].data, 0, bytes);
-    }
-  }
+  for_pages([&](const View<4>& pages, size_t bytes) { std::memset(pages[page].data, 0, bytes); });
   free_pages_.push_back(page);
 }
 
@@ -166,13 +171,8 @@ int32_t StatePool::clone(int32_t from, SeatState state) {
     free_pages_.pop_back();
     page_references_[page_to] = 1;
     pages_of(to)[i] = page_to;
-    for (const View<6>& kv : {kv_, draft_kv_}) {  // a page is Hkv * page_rows * D elements of K or V of one layer
-      const size_t bytes = static_cast<size_t>(kv.stride[2]) * size_of(kv.dtype);
-      for (int64_t layer = 0; layer < kv.shape[0]; layer++) {
-        for (const int64_t which : {0, 1})
-          std::memcpy(kv[layer][which][page_to].data, kv[layer][which][page_from].data, bytes);
-      }
-    }
+    for_pages(
+        [&](const View<4>& pages, size_t bytes) { std::memcpy(pages[page_to].data, pages[page_from].data, bytes); });
   }
   seats_[to].pages = live;
   const auto copy_block = [](const auto& from_block, const auto& to_block, int64_t elements) {

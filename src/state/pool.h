@@ -99,6 +99,8 @@ class StatePool {
   int32_t* pages_of(int32_t seat) { return table_.data() + seat * plan_.pages; }
   void move(int32_t seat, Cursor to);
   void release_seat(int32_t seat);
+  template <class Visit>
+  void for_pages(const Visit& visit) const;
   void free_page(int32_t page);
   int32_t take_seat(SeatState state, Cursor cursor);
   int32_t clone(int32_t from, SeatState state);
