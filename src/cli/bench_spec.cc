@@ -81,11 +81,9 @@ int bench_spec(Flags& flags) {
     check(!needs_folder(drafter) || std::filesystem::is_directory(drafter),
           "--drafter {}: there is no such folder, and of names {} work", drafter, fmt::join(kAlgorithmsAlone, ", "));
   }
-  std::ofstream svg;
-  if (!flags.svg.empty()) {  // before the work, and what is there stays until there is a plot
-    svg.open(flags.svg, std::ios::app);
-    check(svg.good(), "--svg {}: cannot be written; a file in a folder that exists works", flags.svg);
-  }
+  // Before the work; what is there stays until there is a plot.
+  check(flags.svg.empty() || std::ofstream(flags.svg, std::ios::app).good(),
+        "--svg {}: cannot be written; a file in a folder that exists works", flags.svg);
   if (!flags.json) report_loading(flags.engine);
   SpecReport report{.model = flags.engine.model, .prompts = flags.prompts};
   for (const std::string& drafter : flags.drafters) report.runs.push_back(run_drafter(flags, drafter, prompts));
@@ -93,7 +91,7 @@ int bench_spec(Flags& flags) {
   fmt::print("{}", flags.json ? to_json(report) + "\n" : table(report));
   flush_output();
   if (!flags.svg.empty()) {
-    svg.close(), svg.open(flags.svg);
+    std::ofstream svg(flags.svg);
     svg << to_svg(report) << std::flush;
     check(svg.good(), "--svg {}: could not be written to its end; a disk with room works", flags.svg);
   }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "draft/block_drafter.h"
 #include "draft/mtp.h"
@@ -16,15 +14,11 @@ std::optional<BlockConfig> resolve_drafter(EngineOptions& o, const ModelConfig& 
   std::string& algorithm = o.speculative_algorithm;
   const std::string& folder = o.speculative_draft_model_path;
   if (folder.empty()) {
-    const bool block = std::ranges::any_of(kBlockKinds, [&](BlockKind kind) { return algorithm == name_of(kind); });
-    check(block || !needs_folder(algorithm),
-          "--speculative-algorithm {}: {} work, and with a drafter's folder in --speculative-draft-model-path dflash, "
-          "dflash2 and dspark; eagle is a model's own MTP head",
-          algorithm, fmt::join(kAlgorithmsAlone, ", "));
-    check(!block,
-          "--speculative-algorithm {0}: a drafter's folder is needed, --speculative-draft-model-path DIR; ngram works "
-          "without",
-          algorithm);
+    check(
+        !needs_folder(algorithm),
+        "--speculative-algorithm {}: {} work, and with a drafter's folder, --speculative-draft-model-path DIR, dflash, "
+        "dflash2 and dspark; eagle is a model's own MTP head",
+        algorithm, fmt::join(kAlgorithmsAlone, ", "));
     return {};
   }
   BlockConfig config = load_block_config(folder);
