@@ -58,6 +58,16 @@ TEST_P(Block, AnImportDraftsOn) {
   expect_import_drafts_on(from, to, plain.pool, prompt_, 150);
 }
 
+TEST_P(Block, ForgeriesAreRefused) {
+  World from, to(2);
+  expect_forgeries_are_refused(from, to, prompt_);
+}
+
+TEST_P(Block, ExportsHoldNothingOfOthers) {
+  World used, fresh;
+  expect_exports_hold_nothing_of_others(used, fresh, prompt_);
+}
+
 TEST_P(Block, RowsThatWaitDoNotShow) {
   World world, other;
   expect_waiting_does_not_show(world, other, prompt_, 150);

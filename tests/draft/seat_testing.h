@@ -57,29 +57,24 @@ void expect_import_drafts_on(World& from, World& to, StatePool& plain, const std
   EXPECT_THROW(plain.import_seat(file), Error);
 }
 
-// A file whose checksum is right and whose context is none of its seat is refused, and takes no seat. `waiting` is what
-// of the seat's context waits: its header holds the position behind it, what is in the context, and the count.
+// A file whose checksum is right and whose context is none of its seat is refused, and takes no seat. The header of
+// rows that wait: the position behind them, that behind the context, and how many rows are kept.
 template <class World>
-void expect_forgeries_are_refused(World& from, World& to, const std::vector<int32_t>& prompt, int64_t waiting) {
+void expect_forgeries_are_refused(World& from, World& to, const std::vector<int32_t>& prompt) {
   Sequence s = from.rig.start(prompt);
   from.step(s, 6);
-  const std::vector<std::byte> file = from.rig.pool.export_seat(s.seat);
-  const int64_t end = from.rig.pool.cursor(s.seat).pos, words[3] = {end, end - waiting, waiting};
+  const SeatFile file = from.rig.pool.export_seat(s.seat);
+  const int64_t end = from.rig.pool.cursor(s.seat).pos, words[2] = {end, end - from.waiting(s.seat)};
   size_t at = file.size() - sizeof words;
   while (at > 0 && std::memcmp(&file[at], words, sizeof words) != 0) at--;
   ASSERT_GT(at, 0u);
+  int64_t count = 0;
+  std::memcpy(&count, &file[at + sizeof words], sizeof count);
   constexpr int64_t kFar = int64_t{1} << 40;
-  for (const auto& [word, value] : {std::pair{0, kFar},
-                                    {0, int64_t{-2}},
-                                    {0, end + 1},
-                                    {1, int64_t{-1}},
-                                    {1, end + 1},
-                                    {1, end - waiting - 1},
-                                    {2, kFar},
-                                    {2, int64_t{-1}},
-                                    {2, int64_t{17}}}) {
-    EXPECT_THROW(to.rig.pool.import_seat(with_word(file, at + 8 * static_cast<size_t>(word), value)), Error)
-        << "word " << word << " is " << value;
+  const std::vector<int64_t> impossible[3] = {{kFar, -2, end + 1}, {-1, end + 1, end - count - 1}, {kFar, -1, 17}};
+  for (size_t word = 0; word < std::size(impossible); word++) {
+    for (const int64_t value : impossible[word])
+      EXPECT_THROW(to.rig.pool.import_seat(with_word(file, at + 8 * word, value)), Error) << word << ": " << value;
   }
   to.rig.pool.check_invariants();
   EXPECT_EQ(to.rig.pool.import_seat(file), 0);
