@@ -72,6 +72,8 @@ struct GenerateOptions {
   bool logits_digest = false;  // fill GenerateResult::logits_digest
   bool logprobs = false;       // fill GenerateResult::logprobs and top_logprobs
   int32_t top_logprobs = 0;    // so many of the likeliest tokens at each place
+  // Called with the prompt tokens that are through, behind every prefill pass but the last; false ends the request.
+  std::function<bool(int64_t)> on_prefill;
 };
 
 struct TokenLogprob {

@@ -1,7 +1,5 @@
 #include <fmt/core.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "model/utf8.h"
 
 namespace deltaring::cli {
@@ -22,13 +21,6 @@ namespace deltaring::cli {
 namespace {
 
 using nlohmann::json;
-
-std::atomic<bool> interrupted{false};  // set by ^C; the output ends after the running step, with a second ^C at once
-void interrupt(int) {
-  if (!interrupted.exchange(true)) return;
-  std::signal(SIGINT, SIG_DFL);
-  std::raise(SIGINT);
-}
 
 struct Flags {
   EngineOptions engine;
@@ -57,7 +49,13 @@ const char* name_of(FinishReason reason) {
 double rate(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
 
 // Tokens behind the first, over the time behind the first.
-double decode_rate(const GenerateResult& r) { return rate(static_cast<double>(r.tokens.size()) - 1, r.decode_seconds); }
+double decode_rate(const GenerateResult& r) {
+  return r.tokens.empty() ? 0 : rate(static_cast<double>(r.tokens.size()) - 1, r.decode_seconds);
+}
+
+double prefill_rate(const GenerateResult& r) {
+  return r.tokens.empty() ? 0 : rate(static_cast<double>(r.prompt_tokens), r.prefill_seconds);
+}
 
 double acceptance_length(const GenerateResult& r) {
   return rate(static_cast<double>(r.step_tokens), static_cast<double>(r.verify_steps));
@@ -93,7 +91,7 @@ GenerateResult run(Engine& engine, const Flags& flags, const std::string& prompt
   const Engine::OnText on_text = [&](std::string_view text) {
     if (on_first) std::exchange(on_first, nullptr)();
     if (stream) std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout);
-    return !interrupted.load();
+    return !interrupted();
   };
   if (!flags.chat) return engine.generate(prompt, options, on_text);
   std::vector<Message> messages;
@@ -146,9 +144,13 @@ void print_state(const EngineInfo& info) {
 
 void print_summary(const EngineInfo& info, const GenerateOptions& options, const GenerateResult& r,
                    const std::optional<GenerateResult>& plain) {
+  if (r.tokens.empty()) {
+    fmt::print(stderr, "interrupted in the prompt of {} tokens, before the first token of the output\n",
+               r.prompt_tokens);
+    return;
+  }
   fmt::print(stderr, "\n\n{} tokens ({}), {:.1f} tok/s; prompt {} tokens, prefill {:.1f} tok/s\n", r.tokens.size(),
-             name_of(r.finish_reason), decode_rate(r), r.prompt_tokens,
-             rate(static_cast<double>(r.prompt_tokens), r.prefill_seconds));
+             name_of(r.finish_reason), decode_rate(r), r.prompt_tokens, prefill_rate(r));
   std::string positions;
   for (size_t i = 0; i < r.drafted_at.size(); i++) {
     positions += fmt::format(" {:.0f}%",
@@ -179,7 +181,7 @@ json to_json(const EngineInfo& info, const GenerateResult& r, const std::optiona
               {"prefill_seconds", r.prefill_seconds},
               {"decode_seconds", r.decode_seconds},
               {"decode_tokens_per_second", decode_rate(r)},
-              {"prefill_tokens_per_second", rate(static_cast<double>(r.prompt_tokens), r.prefill_seconds)},
+              {"prefill_tokens_per_second", prefill_rate(r)},
               {"spec_verify_ct", r.verify_steps},
               {"spec_accept_length", acceptance_length(r)},
               {"spec_draft_token_num", r.drafted},
@@ -220,22 +222,23 @@ int generate(Flags& flags) {
   options.logits_digest = flags.compare;
   options.logprobs = flags.logprobs->count() > 0;
   const bool chatty = !flags.json && !flags.quiet;
-  std::signal(SIGINT, interrupt);
+  catch_interrupts();
+  options.on_prefill = [](int64_t) { return !interrupted(); };
   std::function<void()> header;
   if (chatty) header = [&] { print_header(engine.info(), flags, options); };
   const GenerateResult result = run(engine, flags, prompt, options, !flags.json, header);
   std::optional<GenerateResult> plain;
-  if (flags.compare && !interrupted) {
+  if (flags.compare && !interrupted()) {
     options.speculate = false;
     plain = run(engine, flags, prompt, options, false, nullptr);
-    if (interrupted) plain.reset();
+    if (interrupted()) plain.reset();
   }
   if (chatty) print_summary(engine.info(), options, result, plain);
-  if (flags.compare && interrupted) fmt::print(stderr, "comparison left out: interrupted\n");
+  if (flags.compare && interrupted()) fmt::print(stderr, "comparison left out: interrupted\n");
   if (flags.json) fmt::print("{}\n", to_json(engine.info(), result, plain).dump());
-  if (flags.quiet && !flags.json) fmt::print("\n");
+  if (flags.quiet && !flags.json && !result.tokens.empty()) fmt::print("\n");
   flush_output();
-  if (interrupted) return kInterrupted;
+  if (interrupted()) return kInterrupted;
   if (!plain || same_output(result, *plain) || may_differ(engine.info(), options)) return kSuccess;
   fmt::print(
       stderr,

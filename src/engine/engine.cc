@@ -174,6 +174,8 @@ class Request {
     return true;
   }
 
+  void cancel() { wanted_ = false; }
+
   // Asks for as many drafts as can still be emitted. False when prompt and output fill the context.
   bool plan_step(int64_t context, int64_t T) {
     const int64_t length = static_cast<int64_t>(sequence.tokens.size());
@@ -236,7 +238,7 @@ GenerateResult Engine::Impl::generate(const std::vector<int32_t>& prompt, const 
   Sequence* const sequence = &request.sequence;
   check(pool->reserve(sequence->seat, length), "no KV pages for {} tokens", length);
   const Clock::time_point begin = Clock::now();
-  stepper.prefill(*sequence);
+  if (!stepper.prefill(*sequence, o.on_prefill)) request.cancel();
   GenerateResult& result = request.result;
   result.prefill_seconds = seconds_since(begin);
   const Clock::time_point first = Clock::now();

@@ -190,7 +190,7 @@ void SpecStepper::first_token(Sequence& s, View<2> hidden) {
   keep_logprobs(s, logits());
 }
 
-void SpecStepper::prefill(Sequence& s) {
+bool SpecStepper::prefill(Sequence& s, const std::function<bool(int64_t)>& on_pass) {
   check(!s.tokens.empty(), "the prompt is empty; at least one token is needed");
   const int64_t end = static_cast<int64_t>(s.tokens.size());
   check_owned(s);
@@ -211,7 +211,7 @@ void SpecStepper::prefill(Sequence& s) {
     const View<2> hidden = hidden_.rows(0, window.tokens());
     model_.forward(window.rows(), window.ids.data(), true, pool_, hidden, taps(window.tokens()));
     if (cut == end) first_token(s, hidden.rows(hidden.shape[0] - 1, 1));
-    if (cut == end && s.emitted == 0) return;
+    if (cut == end && s.emitted == 0) return true;
     if (drafter_ && s.max_drafts >= 0) {
       drafter_->extend({.rows = window.rows(),
                         .next = s.tokens.data() + cursor.pos + 1,
@@ -219,8 +219,13 @@ void SpecStepper::prefill(Sequence& s) {
                         .taps = taps_.rows(0, window.tokens())});
     }
     pool_.commit(s.seat, window.fold_to[0], window.tokens());
+    if (cut < end && on_pass && !on_pass(cut)) {
+      s.failed = false;
+      return false;
+    }
   }
   s.failed = false;
+  return true;
 }
 
 std::vector<AdaptiveWindow::Ask> SpecStepper::ask(std::span<Sequence* const> sequences) {

@@ -2,6 +2,7 @@
 // code.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -87,7 +88,9 @@ class SpecStepper {
 
   // Runs the prompt (sequence.tokens, not empty) through the model from cursor.pos on and appends the first token. The
   // checkpoint is left at the grid floor of the prompt's end, the rest as records. Pages must have been reserved.
-  void prefill(Sequence& sequence);
+  // on_pass is told the tokens that are through behind every pass but the last; where it says false, so does prefill,
+  // which appended nothing then and goes on from there when it is called again.
+  bool prefill(Sequence& sequence, const std::function<bool(int64_t)>& on_pass = {});
 
   // One verify step for rows that all have a seat; each emits 1..T tokens. Pages for pos + T must have been reserved.
   void step(std::span<Sequence* const> sequences);

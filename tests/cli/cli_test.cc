@@ -223,6 +223,28 @@ TEST(Cli, InterruptEndsTheOutputWhole) {
   EXPECT_LT(text.out.size(), 4000u) << "it went on after the interrupt";
 }
 
+// The reference backend takes about a minute for the whole prompt.
+TEST(Cli, InterruptEndsTheRunningPrompt) {
+  std::string prompt;
+  for (int i = 0; i < 2000; i++) prompt += "x y\n";
+  const Words words{"-p", prompt, "--backend", "reference", "--chunked-prefill-size", "64", "-n", "2"};
+  for (const char* how : {"-q", "--json"}) {
+    Words all = words;
+    all.push_back(how);
+    const ProcessResult r = interrupted_on_tiny("generate", all);
+    EXPECT_EQ(r.exit_code, 130) << how << "\n" << r.err;
+    if (how != std::string("--json")) {
+      EXPECT_EQ(r.out, "");
+      continue;
+    }
+    const json out = json::parse(r.out);
+    EXPECT_EQ(out["finish_reason"], "cancelled");
+    EXPECT_EQ(out["completion_tokens"], 0);
+    EXPECT_EQ(out["prefill_tokens_per_second"], 0) << "not of a prompt that was left";
+  }
+  EXPECT_NE(interrupted_on_tiny("generate", words).err.find("interrupted in the prompt"), std::string::npos);
+}
+
 // A full disk is an error, not a short output.
 TEST(Cli, FullOutputIsAnError) {
   for (const char* how : {"--json", "-q"}) {

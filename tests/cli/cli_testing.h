@@ -39,6 +39,14 @@ inline ProcessResult on_tiny(const std::string& command, const Words& words, con
   return cli(all, o);
 }
 
+// The same with ^C while it works. Before the model is loaded that ends the process, so a later one is tried.
+inline ProcessResult interrupted_on_tiny(const std::string& command, const Words& words) {
+  for (int ms = 100;; ms *= 2) {
+    const ProcessResult r = on_tiny(command, words, {.interrupt_after_ms = ms});
+    if (r.exit_code != -SIGINT || ms > 10000) return r;
+  }
+}
+
 inline std::vector<std::string> lines(const std::string& text) {
   std::vector<std::string> result;
   std::istringstream in(text);

@@ -165,6 +165,31 @@ TEST(Engine, OnTextEndsTheRequest) {
   expect_same(run(engine, kPrompts[0], greedy(40)), whole, "after an early end");
 }
 
+TEST(Engine, OnPrefillEndsTheRequestBetweenPasses) {
+  EngineOptions o = engine_options("eagle", 4);
+  o.chunked_prefill_size = 64;
+  Engine engine(o);
+  const std::vector<int32_t> prompt(200, 5);
+  const GenerateResult whole = engine.generate(prompt, greedy(12));
+  for (const size_t passes : {1, 2, 3, 9}) {
+    GenerateOptions g = greedy(12);
+    std::vector<int64_t> through;
+    g.on_prefill = [&](int64_t tokens) { return through.push_back(tokens), through.size() < passes; };
+    const GenerateResult r = engine.generate(prompt, g);
+    std::vector<int64_t> want{64, 128, 192};
+    want.resize(std::min(passes, want.size()));
+    EXPECT_EQ(through, want);
+    if (passes > 3) {
+      expect_same(r, whole, "never ended");
+      continue;
+    }
+    EXPECT_EQ(r.finish_reason, FinishReason::cancelled) << passes;
+    EXPECT_TRUE(r.tokens.empty() && r.text.empty()) << passes;
+    EXPECT_EQ(r.prompt_tokens, 200);
+  }
+  expect_same(engine.generate(prompt, greedy(12)), whole, "behind a prompt that was ended");
+}
+
 TEST(Engine, SeedsChooseTheOutput) {
   Engine engine(engine_options("eagle", 4));
   GenerateOptions g{.temperature = 1, .seed = 7, .max_tokens = 24, .ignore_eos = true, .logits_digest = true};

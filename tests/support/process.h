@@ -20,6 +20,7 @@ struct ProcessOptions {
   std::string input;                       // its standard input
   rlim_t address_space = RLIM_INFINITY;    // bytes
   bool interrupt_at_first_output = false;  // SIGINT once standard output has a byte
+  int interrupt_after_ms = 0;              // SIGINT so long behind the start; 0 = never
   std::string stdout_path;                 // where standard output goes instead
   int seconds = 60;                        // then it is killed and exit_code is -SIGKILL
 };
@@ -67,11 +68,14 @@ inline ProcessResult run_process(const std::vector<std::string>& command, const 
   ProcessResult result;
   std::array<pollfd, 2> ends{pollfd{.fd = out[0], .events = POLLIN, .revents = 0},
                              pollfd{.fd = err[0], .events = POLLIN, .revents = 0}};
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(o.seconds);
-  bool interrupt = o.interrupt_at_first_output;
+  const auto begin = std::chrono::steady_clock::now(), deadline = begin + std::chrono::seconds(o.seconds);
+  const auto alarm = begin + std::chrono::milliseconds(o.interrupt_after_ms);
+  bool interrupt = o.interrupt_at_first_output, interrupt_later = o.interrupt_after_ms > 0;
   for (int open_ends = 2; open_ends > 0;) {
-    poll(ends.data(), ends.size(), 100);
-    if (std::chrono::steady_clock::now() > deadline) kill(child, SIGKILL);
+    poll(ends.data(), ends.size(), interrupt_later ? 10 : 100);
+    const auto now = std::chrono::steady_clock::now();
+    if (now > deadline) kill(child, SIGKILL);
+    if (interrupt_later && now > alarm) kill(child, SIGINT), interrupt_later = false;
     for (size_t i = 0; i < ends.size(); i++) {
       if (ends[i].fd < 0 || !ends[i].revents) continue;
       std::array<char, 4096> buffer;
