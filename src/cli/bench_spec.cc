@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/prompt_file.h"
 #include "cli/spec_report.h"
 #include "engine/drafters.h"
@@ -46,10 +47,16 @@ std::vector<BenchPrompt> chosen_prompts(const Flags& flags) {
   return chosen;
 }
 
+GenerateResult answer(Engine& engine, const Flags& flags, const BenchPrompt& prompt, const GenerateOptions& o) {
+  const Engine::OnText on_text = [](std::string_view) { return !interrupted(); };
+  if (!flags.chat) return engine.generate(std::string_view(prompt.text), o, on_text);
+  return engine.generate(std::vector<Message>{{.role = "user", .content = prompt.text}}, o, on_text);
+}
+
 // The first pass over code and data takes longer than all others: it is left out.
-void warm_up(Engine& engine, const BenchPrompt& prompt, GenerateOptions o) {
+void warm_up(Engine& engine, const Flags& flags, const BenchPrompt& prompt, GenerateOptions o) {
   o.max_tokens = 8;
-  engine.generate(std::string_view(prompt.text), o);
+  answer(engine, flags, prompt, o);
 }
 
 SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::vector<BenchPrompt>& prompts) {
@@ -60,12 +67,14 @@ SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::v
   if (drafter == "none") options.ragged_verify_mode = "static", options.simulate_acceptance_length = 0;
   Engine engine(options);
   SpecRun run{.drafter = drafter, .info = engine.info(), .categories = {}};
-  const GenerateOptions o = flags.sampling.resolved(run.info);
-  warm_up(engine, prompts.front(), o);
+  catch_interrupts();
+  GenerateOptions o = flags.sampling.resolved(run.info);
+  o.on_prefill = [](int64_t) { return !interrupted(); };
+  warm_up(engine, flags, prompts.front(), o);
   for (const BenchPrompt& prompt : prompts) {
-    const std::vector<Message> chat{{.role = "user", .content = prompt.text}};
-    run.categories[prompt.category].add(flags.chat ? engine.generate(chat, o)
-                                                   : engine.generate(std::string_view(prompt.text), o));
+    if (interrupted()) break;
+    const GenerateResult result = answer(engine, flags, prompt, o);
+    if (result.finish_reason != FinishReason::cancelled) run.categories[prompt.category].add(result);
   }
   const SpecTally all = run.overall();
   if (drafter != "none" && all.steps > 0 && all.pooled_length() < 1.05) {
@@ -75,21 +84,34 @@ SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::v
   return run;
 }
 
+// Before the work; what is there stays until there is a plot, and what is not there does not come into being.
+void check_writable(const std::string& svg) {
+  if (svg.empty()) return;
+  const bool there = std::filesystem::exists(svg);
+  check(std::ofstream(svg, std::ios::app).good(), "--svg {}: cannot be written; a file in a folder that exists works",
+        svg);
+  if (!there) std::filesystem::remove(svg);
+}
+
 int bench_spec(Flags& flags) {
   const std::vector<BenchPrompt> prompts = chosen_prompts(flags);
   for (const std::string& drafter : flags.drafters) {
     check(!needs_folder(drafter) || std::filesystem::is_directory(drafter),
           "--drafter {}: there is no such folder, and of names {} work", drafter, fmt::join(kAlgorithmsAlone, ", "));
   }
-  // Before the work; what is there stays until there is a plot.
-  check(flags.svg.empty() || std::ofstream(flags.svg, std::ios::app).good(),
-        "--svg {}: cannot be written; a file in a folder that exists works", flags.svg);
+  check_writable(flags.svg);
   if (!flags.json) report_loading(flags.engine);
-  SpecReport report{.model = flags.engine.model, .prompts = flags.prompts};
-  for (const std::string& drafter : flags.drafters) report.runs.push_back(run_drafter(flags, drafter, prompts));
+  SpecReport report{.model = flags.engine.model,
+                    .prompts = flags.prompts,
+                    .planned = static_cast<int64_t>(flags.drafters.size() * prompts.size())};
+  for (const std::string& drafter : flags.drafters) {
+    if (!interrupted()) report.runs.push_back(run_drafter(flags, drafter, prompts));
+  }
+  report.interrupted = interrupted();
   report.options = flags.sampling.resolved(report.runs.front().info);
   fmt::print("{}", flags.json ? to_json(report) + "\n" : table(report));
   flush_output();
+  if (report.interrupted) return kInterrupted;
   if (!flags.svg.empty()) {
     std::ofstream svg(flags.svg);
     svg << to_svg(report) << std::flush;

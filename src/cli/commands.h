@@ -38,6 +38,7 @@ struct SamplingFlags {
   GenerateOptions resolved(const EngineInfo& info) const;
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+std::string describe_sampling(const GenerateOptions& options);  // in a few words
 
 // An option for a whole number that must be given as one and fit T: CLI11 alone takes "-1" for an unsigned and cuts
 // what is too large.

@@ -140,6 +140,12 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_flag("--ignore-eos", o.ignore_eos, "do not stop at the model's end tokens");
 }
 
+std::string describe_sampling(const GenerateOptions& o) {
+  if (o.temperature == 0) return "greedy";
+  return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}", o.temperature, o.top_k, o.top_p,
+                     o.min_p, o.seed);
+}
+
 void flush_output() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
     fail(ErrorKind::invalid_argument, "standard output cannot be written: {}; a file on a disk with room works",

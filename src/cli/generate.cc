@@ -106,15 +106,12 @@ void print_header(const EngineInfo& info, const Flags& flags, const GenerateOpti
   const std::string drafts = info.drafter == "none" ? "no speculation"
                                                     : fmt::format("{}, T={} (anchor + {} drafts{}{})", info.drafter,
                                                                   info.T, info.T - 1, adaptive, mode);
-  const std::string sampling = o.temperature == 0
-                                   ? "greedy"
-                                   : fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}",
-                                                 o.temperature, o.top_k, o.top_p, o.min_p, o.seed);
   const std::string rollback = info.state_rollback == "snapshot"
                                    ? "state snapshots"
                                    : fmt::format("ring R={}, F={}, {}", info.R, info.F, flags.engine.fold_policy);
   fmt::print(stderr, "{}: {:.1f} M parameters, {}, {} threads; {}; {}; {}\n\n", flags.engine.model,
-             static_cast<double>(info.parameters) / 1e6, info.backend, info.threads, drafts, rollback, sampling);
+             static_cast<double>(info.parameters) / 1e6, info.backend, info.threads, drafts, rollback,
+             describe_sampling(o));
 }
 
 bool same_output(const GenerateResult& a, const GenerateResult& b) {

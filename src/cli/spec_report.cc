@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/commands.h"
+
 namespace deltaring::cli {
 
 namespace {
@@ -87,17 +89,34 @@ SpecTally SpecRun::overall() const {
   return sum;
 }
 
+int64_t SpecReport::requests() const {
+  int64_t sum = 0;
+  for (const SpecRun& run : runs) sum += run.overall().requests;
+  return sum;
+}
+
 std::string table(const SpecReport& report) {
+  std::string windows;
+  for (const SpecRun& run : report.runs) {
+    windows += fmt::format("{}{} T={}", windows.empty() ? "" : ", ", run.drafter, run.info.T);
+  }
   std::string text =
-      fmt::format("{:<10} {:<16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9}   {}\n", "drafter", "category", "requests",
-                  "tokens", "length", "mean", "steps/s", "tok/s", "% of drafts accepted, by position");
+      fmt::format("{} on {}: {}, {} tokens at most, one request at a time; {} (T-1 drafts a step)\n", report.model,
+                  report.prompts, describe_sampling(report.options), report.options.max_tokens, windows);
+  text += fmt::format("{:<10} {:<16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9}   {}\n", "drafter", "category", "requests",
+                      "tokens", "length", "mean", "steps/s", "tok/s", "% of drafts accepted, by position");
   for (const SpecRun& run : report.runs) {
     for (const auto& [category, tally] : run.categories) text += row(run.drafter, category, tally, report.concurrency);
     if (run.categories.size() > 1) text += row(run.drafter, "overall", run.overall(), report.concurrency);
   }
-  return text +
-         "length: tokens a verify step, over all steps; mean: the same per request, then averaged; the prefill's token "
-         "is in neither\n";
+  text +=
+      "length: tokens a verify step, over all steps; mean: the same per request, then averaged; the prefill's token "
+      "is in neither\n";
+  if (report.interrupted) {
+    text += fmt::format("interrupted: {} of {} requests were through and are in the table\n", report.requests(),
+                        report.planned);
+  }
+  return text;
 }
 
 std::string to_json(const SpecReport& report) {
@@ -112,9 +131,10 @@ std::string to_json(const SpecReport& report) {
               {"min_p", o.min_p},
               {"seed", o.seed},
               {"ignore_eos", o.ignore_eos},
+              {"interrupted", report.interrupted},
               {"runs", json::array()}};
   for (const SpecRun& run : report.runs) {
-    json categories;
+    json categories = json::object();
     for (const auto& [name, tally] : run.categories) categories[name] = json_of(tally, report.concurrency);
     out["runs"].push_back({{"drafter", run.drafter},
                            {"T", run.info.T},

@@ -42,6 +42,10 @@ struct SpecReport {
   GenerateOptions options;
   int64_t concurrency = 1;
   std::vector<SpecRun> runs;
+  int64_t planned = 0;       // requests of all runs
+  bool interrupted = false;  // then there may be fewer, of fewer runs
+
+  int64_t requests() const;  // that are in it
 };
 
 std::string table(const SpecReport& report);

@@ -55,6 +55,27 @@ TEST_F(BenchSpec, PrintsATable) {
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(std::regex_search(r.out, std::regex("ngram +text +1 +24 +[1-9]\\.[0-9]{2}"))) << r.out;
   EXPECT_EQ(r.out.find("code"), std::string::npos);
+  EXPECT_TRUE(std::regex_search(r.out, std::regex("^[^\n]*tiny-py on [^\n]*prompts.jsonl: greedy, 24 tokens at most, "
+                                                  "[^\n]*; ngram T=4 [^\n]*\n")))
+      << r.out;
+  EXPECT_EQ(r.out.find("interrupted"), std::string::npos);
+}
+
+TEST_F(BenchSpec, InterruptedItReportsWhatItHas) {
+  std::string many;
+  for (int i = 0; i < 2000; i++) many += line("text", "The");
+  folder_.write("many.jsonl", many);
+  Words words{"--prompts", file("many.jsonl"), "-n", "40", "--ignore-eos", "--drafter", "ngram,none"};
+  words.insert(words.end(), {"--svg", file("plot.svg")});
+  const ProcessResult text = interrupted_on_tiny("bench-spec", words);
+  EXPECT_EQ(text.exit_code, 130) << text.err;
+  EXPECT_TRUE(std::regex_search(text.out, std::regex("\ninterrupted: [0-9]+ of 4000 requests [^\n]*\n$"))) << text.out;
+  EXPECT_FALSE(std::filesystem::exists(file("plot.svg"))) << "a plot of a part";
+  words.push_back("--json");
+  const json out = json::parse(interrupted_on_tiny("bench-spec", words).out);
+  EXPECT_EQ(out["interrupted"], true);
+  ASSERT_EQ(out["runs"].size(), 1u);
+  EXPECT_LT(out["runs"][0]["overall"]["requests"], 2000);
 }
 
 TEST_F(BenchSpec, TheSetThatShipsIsInTheFormat) {
