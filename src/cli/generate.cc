@@ -1,4 +1,5 @@
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -73,6 +74,7 @@ std::string read_prompt(const Flags& flags) {
     }
     text.assign(std::istreambuf_iterator<char>(file), {});
   } else {
+    if (isatty(STDIN_FILENO)) fmt::print(stderr, "the prompt is read from here; ^D on a line of its own ends it\n");
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   }
   check(!text.empty(), "the prompt is empty; --prompt 'def ' works");

@@ -115,6 +115,15 @@ TEST(Cli, QuietPrintsTheTextOnly) {
   }
 }
 
+TEST(Cli, SaysThatItWaitsForAPrompt) {
+  const Words words{"-q", "-n", "4", "--temperature", "0"};
+  const ProcessResult typed = on_tiny("generate", words, {.input = kPrompt, .on_terminal = true});
+  EXPECT_EQ(typed.exit_code, 0) << typed.err;
+  EXPECT_EQ(lines(typed.err).size(), 1u) << typed.err;
+  for (const char* word : {"prompt", "^D"}) EXPECT_NE(typed.err.find(word), std::string::npos) << typed.err;
+  EXPECT_EQ(on_tiny("generate", words, {.input = kPrompt}).err, "") << "a pipe";
+}
+
 TEST(Cli, SamplesByTheModelsDefaultsAndTheSeed) {
   const auto text = [](const Words& more) {
     Words words{"-p", kPrompt, "-n", "16", "--json", "--ignore-eos"};

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace deltaring::test {
 
 struct ProcessOptions {
   std::string input;                       // its standard input
+  bool on_terminal = false;                // which comes from a terminal, ^D behind it
   rlim_t address_space = RLIM_INFINITY;    // bytes
   bool interrupt_at_first_output = false;  // SIGINT once standard output has a byte
   int interrupt_after_ms = 0;              // SIGINT so long behind the start; 0 = never
@@ -40,6 +42,17 @@ inline std::FILE* file_of(const std::string& text) {
   return file;
 }
 
+// A terminal where `text` and ^D have been typed: its end for the program, and the other one, which must stay open.
+inline std::array<int, 2> terminal_of(const std::string& text) {
+  const int other = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (other < 0 || grantpt(other) != 0 || unlockpt(other) != 0) throw std::runtime_error("no pseudo terminal");
+  const int terminal = open(ptsname(other), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  const std::string typed = text + "\n\x04";
+  if (terminal < 0 || write(other, typed.data(), typed.size()) != static_cast<ssize_t>(typed.size()))
+    throw std::runtime_error("no pseudo terminal");
+  return {terminal, other};
+}
+
 [[noreturn]] inline void exec(const std::vector<std::string>& command, const ProcessOptions& o, int in, int out,
                               int err) {
   if (!o.stdout_path.empty()) out = open(o.stdout_path.c_str(), O_WRONLY);
@@ -58,11 +71,13 @@ inline std::FILE* file_of(const std::string& text) {
 
 inline ProcessResult run_process(const std::vector<std::string>& command, const ProcessOptions& o = {}) {
   std::FILE* input = detail::file_of(o.input);
+  std::array<int, 2> terminal{-1, -1};
+  if (o.on_terminal) terminal = detail::terminal_of(o.input);
   std::array<int, 2> out, err;
   if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork failed");
-  if (child == 0) detail::exec(command, o, fileno(input), out[1], err[1]);
+  if (child == 0) detail::exec(command, o, o.on_terminal ? terminal[0] : fileno(input), out[1], err[1]);
   std::fclose(input), close(out[1]), close(err[1]);
 
   ProcessResult result;
@@ -90,6 +105,7 @@ inline ProcessResult run_process(const std::vector<std::string>& command, const 
   }
   int status = 0;
   waitpid(child, &status, 0);
+  if (o.on_terminal) close(terminal[0]), close(terminal[1]);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   return result;
 }
