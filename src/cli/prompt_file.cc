@@ -39,10 +39,12 @@ BenchPrompt prompt_of(const json& row, const std::string& where, size_t number) 
 }  // namespace
 
 std::vector<BenchPrompt> read_prompts(const std::filesystem::path& path) {
+  const std::string works = fmt::format("a line like this works: {}", kRow);
+  check(std::filesystem::is_regular_file(path), "--prompts {}: there is no such file; in one {}", path.string(), works);
   const std::string text = read_text(path);
   std::vector<BenchPrompt> prompts;
   if (const size_t first = text.find_first_not_of(" \t\r\n"); first != std::string::npos && text[first] == '[') {
-    for (const json& row : parse_json(text, path.string())) {
+    for (const json& row : parse_json(text, path.string(), works)) {
       const size_t number = prompts.size() + 1;
       prompts.push_back(prompt_of(row, fmt::format("{}, row {}", path.string(), number), number));
     }
@@ -54,10 +56,10 @@ std::vector<BenchPrompt> read_prompts(const std::filesystem::path& path) {
       begin = end + 1;
       if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
       const std::string where = fmt::format("{}, line {}", path.string(), number + 1);
-      prompts.push_back(prompt_of(parse_json(line, where), where, number + 1));
+      prompts.push_back(prompt_of(parse_json(line, where, works), where, number + 1));
     }
   }
-  check(!prompts.empty(), "--prompts {}: no prompt in it; a line like this works: {}", path.string(), kRow);
+  check(!prompts.empty(), "--prompts {}: no prompt in it; {}", path.string(), works);
   return prompts;
 }
 

@@ -70,14 +70,13 @@ constexpr const char* kWithoutChat = "--prompt without --chat works with any mod
 }  // namespace
 
 ChatFormat ChatFormat::load(const std::filesystem::path& model_folder) {
-  const auto jinja = model_folder / "chat_template.jinja";
+  const auto jinja = model_folder / "chat_template.jinja", config = model_folder / "tokenizer_config.json";
+  // Read even where the other file goes first: one that is cut says that the folder is not whole.
+  nlohmann::json root = nlohmann::json::object();
+  if (std::filesystem::exists(config)) root = parse_json(read_text(config), config.string());
   if (std::filesystem::exists(jinja)) return parse(read_text(jinja), jinja.string());
-  const auto config = model_folder / "tokenizer_config.json";
-  if (std::filesystem::exists(config)) {
-    const auto root = parse_json(read_text(config), config.string());
-    const std::string text = JsonFields(root, config.string()).text_or("chat_template", "");
-    if (!text.empty()) return parse(text, config.string() + ": chat_template");
-  }
+  const std::string text = JsonFields(root, config.string()).text_or("chat_template", "");
+  if (!text.empty()) return parse(text, config.string() + ": chat_template");
   fail(ErrorKind::not_found,
        "{} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); {}",
        model_folder.string(), kWithoutChat);

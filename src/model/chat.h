@@ -20,7 +20,7 @@ enum class Thinking { template_default, on, off };
 class ChatFormat {
  public:
   // Uses chat_template.jinja of `model_folder`, else chat_template of tokenizer_config.json. Throws Error(not_found)
-  // when there is neither.
+  // when there is neither, Error(corrupt) for a tokenizer_config.json that is no JSON, whichever is used.
   static ChatFormat load(const std::filesystem::path& model_folder);
   // Throws Error(unsupported) for a template that is not ChatML, or whose thinking switch it does not know. `where`
   // names the template in messages.

@@ -1,6 +1,8 @@
 #include "model/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -50,6 +52,16 @@ class Strictness {
   std::vector<std::set<std::string>> keys_;  // one set per open object or array
 };
 
+// `byte` counts from 1, as the parser's does.
+std::string what_is_wrong(std::string_view text, size_t byte) {
+  if (text.empty()) return "it is empty";
+  if (byte == 0 || byte > text.size()) return "it ends in the middle";
+  const auto c = static_cast<unsigned char>(text[byte - 1]);
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(byte) - 1, '\n');
+  const std::string found = c > 0x20 && c < 0x7f ? fmt::format("'{}'", text[byte - 1]) : fmt::format("0x{:02x}", c);
+  return fmt::format("{} cannot stand there, in line {}", found, line);
+}
+
 }  // namespace
 
 std::string shown(std::string_view text) {
@@ -63,14 +75,16 @@ std::string shown(std::string_view text) {
 
 std::string shown_json(const json& value) { return shown(value.dump(-1, ' ', false, json::error_handler_t::replace)); }
 
-json parse_json(std::string_view text, const std::string& where) {
+json parse_json(std::string_view text, const std::string& where, std::string_view works) {
   Strictness strictness(where);
   try {
     return json::parse(text, [&](int, json::parse_event_t event, json& value) { return strictness(event, value); });
   } catch (const json::parse_error& e) {
-    fail(ErrorKind::corrupt, "{}: not valid JSON at byte {} of {}: {}", where, e.byte, text.size(), shown(e.what()));
+    fail(ErrorKind::corrupt, "{}: not valid JSON at byte {} of {}: {}; {}", where, e.byte, text.size(),
+         what_is_wrong(text, e.byte), works);
   } catch (const json::exception& e) {
-    fail(ErrorKind::corrupt, "{}: not usable JSON: {}", where, shown(e.what()));
+    const std::string_view what = e.what();  // "[json.exception.kind.406] number overflow parsing '1e999'"
+    fail(ErrorKind::corrupt, "{}: not usable JSON: {}; {}", where, shown(what.substr(what.find("] ") + 2)), works);
   }
 }
 

@@ -13,9 +13,10 @@ namespace deltaring {
 std::string shown(std::string_view text);
 std::string shown_json(const nlohmann::json& value);
 
-// Throws Error(corrupt) naming `where` and the byte offset for text that is not JSON, for a key that occurs twice in
-// one object and for nesting deeper than 64.
-nlohmann::json parse_json(std::string_view text, const std::string& where);
+// Throws Error(corrupt) naming `where` and the byte offset for text that is not JSON, then `works`; for a key that
+// occurs twice in one object and for nesting deeper than 64.
+nlohmann::json parse_json(std::string_view text, const std::string& where,
+                          std::string_view works = "a whole copy of the file works");
 
 // The whole file. Throws Error(not_found) when it cannot be opened.
 std::string read_text(const std::filesystem::path& path);

@@ -71,6 +71,13 @@ void Tokenizer::Tables::encode_plain(std::string_view text, Bpe::Workspace& work
 Tokenizer::Tokenizer(std::shared_ptr<const Tables> tables) : tables_(std::move(tables)) {}
 
 Tokenizer Tokenizer::load(const std::filesystem::path& tokenizer_json) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(tokenizer_json, ignored)) {
+    fail(ErrorKind::not_found,
+         "{} holds no tokenizer.json, which a model folder has beside config.json and model.safetensors; "
+         "save_pretrained of a transformers tokenizer writes one",
+         tokenizer_json.parent_path().string());
+  }
   return parse(read_text(tokenizer_json), tokenizer_json.string());
 }
 

@@ -98,6 +98,7 @@ TEST_F(BenchSpec, RefusesFilesThatAreNoPromptFiles) {
     return on_tiny("bench-spec", {"--prompts", file("bad.jsonl")}, {.seconds = 5});
   };
   expect_refused(with(""), {"--prompts", "bad.jsonl"}, "empty");
+  expect_refused(with("# A text\n"), {"line 1", "'#'", "a line like this works"}, "a text");
   expect_refused(with("{\"turns\": [\"x\"]}\n{\"turns\": "), {"bad.jsonl, line 2"}, "cut");
   expect_refused(with("{\"turns\": \"x\"}"), {"line 1", "turns"}, "a text");
   expect_refused(with("{\"turns\": []}"), {"line 1", "turns"}, "no turn");
@@ -106,7 +107,8 @@ TEST_F(BenchSpec, RefusesFilesThatAreNoPromptFiles) {
   expect_refused(with("{\"prompt\": \"x\"}"), {"line 1", "turns", "not there"}, "another format");
   expect_refused(with("[{\"turns\": [\"x\"]}, 3]"), {"row 2"}, "an array with a number");
   expect_refused(with("{\"turns\": [\"FULL BENCHMARK DATA SHOULD BE FETCHED FROM\"]}"), {"prepare_data.py"}, "a stub");
-  expect_refused(on_tiny("bench-spec", {"--prompts", file("nothing")}), {"nothing"}, "no file");
+  expect_refused(on_tiny("bench-spec", {"--prompts", file("nothing")}),
+                 {"--prompts", "nothing", "a line like this works"}, "no file");
   expect_refused(on_tiny("bench-spec", {}), {"--prompts"}, "no prompts");
   expect_refused(bench({"--category", "poetry"}), {"--category", "poetry", "code", "text"}, "no such category");
   expect_refused(bench({"--drafter", "psychic"}), {"psychic", "ngram"}, "no such drafter");

@@ -75,6 +75,41 @@ TEST(CliRefusals, ModelsThatAreBroken) {
   }
 }
 
+// What is wrong and what works, in words of ours.
+TEST(CliRefusals, FilesThatAreCutOrNotThere) {
+  for (const char* file : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    const std::string whole = read_file(tiny_py() / file);
+    const std::pair<std::string, Words> cases[] = {{whole.substr(0, whole.size() / 2), {"ends in the middle"}},
+                                                   {"", {"empty"}},
+                                                   {"{\n  model", {"'m' cannot stand there", "line 2"}}};
+    for (auto [content, names] : cases) {
+      const ModelCopy copy;
+      copy.write(file, content);
+      names.insert(names.end(), {file, "a whole copy of the file works"});
+      const ProcessResult r = cli({"generate", "-m", copy.path(), "-p", "x", "-n", "1", "--chat"});
+      expect_refused(r, names, file);
+      EXPECT_EQ(r.err.find("exception"), std::string::npos) << r.err;
+    }
+  }
+  const ModelCopy copy;
+  copy.remove("tokenizer.json");
+  expect_refused(cli({"generate", "-m", copy.path(), "-p", "x"}), {copy.path() + " holds no tokenizer.json"},
+                 "missing");
+}
+
+TEST(CliRefusals, ChatNeedsATemplate) {
+  for (const char* file : {"{}", "{\"chat_template\": \"[INST] {{ content }}\"}"}) {
+    const ModelCopy copy;
+    copy.remove("chat_template.jinja");
+    copy.write("tokenizer_config.json", file);
+    const Words words{"generate", "-m", copy.path(), "-p", "x", "-n", "1", "-q"};
+    EXPECT_EQ(cli(words).exit_code, 0) << "which needs none";
+    Words chat = words;
+    chat.push_back("--chat");
+    expect_refused(cli(chat), {"without --chat works"}, file);
+  }
+}
+
 TEST(CliRefusals, RingsThatCannotWorkSayWhichDoes) {
   const std::string ring = "--linear-replayssm-cache-len", window = "--speculative-num-draft-tokens";
   struct Case {

@@ -212,9 +212,11 @@ TEST(Config, TheLargestAcceptedModelStaysInInt64) {
 }
 
 TEST(Config, BadJsonNamesFileAndByte) {
-  expect_error(ErrorKind::corrupt, {"config.json: not valid JSON at byte 19 of 20"},
+  expect_error(ErrorKind::corrupt,
+               {"config.json: not valid JSON at byte 19 of 20: ',' cannot stand there, in line 1; a whole"},
                [] { parse_model_config("{\"hidden_size\": 1,,}", "config.json"); });
-  expect_error(ErrorKind::corrupt, {"not valid JSON at byte 1 of 0"}, [] { parse_model_config("", "config.json"); });
+  expect_error(ErrorKind::corrupt, {"not valid JSON at byte 1 of 0: it is empty"},
+               [] { parse_model_config("", "config.json"); });
   expect_error(ErrorKind::corrupt, {"expected an object"}, [] { parse_model_config("[1]", "config.json"); });
   expect_error(ErrorKind::corrupt, {"not usable JSON"}, [] { parse_model_config("{\"a\":1e999}", "config.json"); });
   expect_error(ErrorKind::corrupt, {"\"model_type\" occurs twice"},
