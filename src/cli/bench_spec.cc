@@ -24,17 +24,17 @@ struct Flags {
   SamplingFlags sampling;
   std::string prompts, svg;
   std::vector<std::string> drafters{"ngram"}, categories;
-  int64_t num_prompts = 0;
+  uint64_t num_prompts = 0;
   bool chat = false, json = false;
 };
 
 // Those of the categories that were asked for, of each at most num_prompts.
 std::vector<BenchPrompt> chosen_prompts(const Flags& flags) {
   std::vector<BenchPrompt> chosen;
-  std::map<std::string, int64_t> taken;
+  std::map<std::string, uint64_t> taken;
   std::vector<std::string> known;
   for (const BenchPrompt& prompt : read_prompts(flags.prompts)) {
-    int64_t& count = taken[prompt.category];
+    uint64_t& count = taken[prompt.category];
     const auto& wanted = flags.categories;
     if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), prompt.category) == wanted.end()) continue;
     if (flags.num_prompts == 0 || count < flags.num_prompts) chosen.push_back(prompt);
@@ -138,14 +138,12 @@ void add_bench_spec(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--category", flags->categories, "these categories only; may be repeated")->delimiter(',');
-  add_integer(*command, "--num-prompts", flags->num_prompts, "of each category at most so many; 0 = all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  add_number(*command, "--num-prompts", flags->num_prompts, "of each category at most so many; 0 = all", 3)
+      ->capture_default_str();
   command->add_flag("--chat", flags->chat, "send prompts as user turns in the model's chat format");
   add_sampling_flags(*command, flags->sampling);
-  command
-      ->add_option("--simulate-acceptance-length", flags->engine.simulate_acceptance_length,
-                   "for measuring time alone: every step emits that many tokens on average, right or wrong; 0 = off")
+  add_number(*command, "--simulate-acceptance-length", flags->engine.simulate_acceptance_length,
+             "for measuring time alone: every step emits that many tokens on average, right or wrong; 0 = off", 3)
       ->capture_default_str();
   command->add_flag("--json", flags->json, "print one JSON object instead of a table");
   command->add_option("--svg", flags->svg, "also write a plot to this file");

@@ -1,13 +1,18 @@
 // The subcommands. Each adds itself to the app; its callback sets the exit code.
 #pragma once
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <limits>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "deltaring/engine.h"
 
 namespace deltaring::cli {
@@ -40,19 +45,28 @@ struct SamplingFlags {
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 std::string describe_sampling(const GenerateOptions& options);  // in a few words
 
-// An option for a whole number that must be given as one and fit T: CLI11 alone takes "-1" for an unsigned and cuts
-// what is too large.
+// Of an optional, or the number itself.
 template <class Value>
-CLI::Option* add_integer(CLI::App& command, const std::string& name, Value& value, const std::string& description) {
-  using T = typename decltype(std::optional(value))::value_type;  // of an optional, or the number itself
-  const auto whole = [](const std::string& text) {
+using NumberOf = typename decltype(std::optional(std::declval<Value&>()))::value_type;
+
+// An option for a number that must be given as one and fit its type: CLI11 alone takes "-1" for an unsigned and cuts
+// what is too large. An error names `works`.
+template <class Value>
+CLI::Option* add_number(CLI::App& command, const std::string& name, Value& value, const std::string& description,
+                        NumberOf<Value> works) {
+  using T = NumberOf<Value>;
+  CLI::Option* option = command.add_option(name, value, description);
+  return option->check([option, works](const std::string& text) {
     T parsed;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
-    if (error == std::errc() && end == text.data() + text.size()) return std::string();
-    return "'" + text + "' is not a whole number from " + std::to_string(std::numeric_limits<T>::min()) + " to " +
-           std::to_string(std::numeric_limits<T>::max());
-  };
-  return command.add_option(name, value, description)->check(whole);
+    const bool too_far = error == std::errc::result_out_of_range;
+    check(error == std::errc() && end == text.data() + text.size(), "{} {}: {}{}; {} works", option->get_name(), text,
+          !std::is_integral_v<T>  ? "a number"
+          : std::is_unsigned_v<T> ? "a whole number from 0 on"
+                                  : "a whole number",
+          too_far ? fmt::format(" up to {}", std::numeric_limits<T>::max()) : "", works);
+    return std::string();
+  });
 }
 
 // Reports notices and a progress bar on standard error, the bar only on a terminal.

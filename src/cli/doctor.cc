@@ -109,7 +109,7 @@ void add_doctor(CLI::App& app, int& exit_code) {
       "doctor", "Check model and machine: speculation on and off must give the same tokens, bit for bit");
   add_state_flags(*command, flags->engine);
   add_run_flags(*command, flags->engine);
-  add_integer(*command, "--max-tokens,-n", flags->max_tokens, "tokens a prompt")->capture_default_str();
+  add_number(*command, "--max-tokens,-n", flags->max_tokens, "tokens a prompt", 64)->capture_default_str();
   command->callback([flags, &exit_code] { exit_code = doctor(*flags); });
 }
 

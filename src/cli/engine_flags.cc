@@ -31,10 +31,10 @@ void add_state_flags(CLI::App& command, EngineOptions& o) {
       .add_option("--fold-policy", o.fold_policy,
                   "grid (bit-exact) or every (fold after each step; bit-exact with float32 only)")
       ->capture_default_str();
-  add_integer(command, "--fold-grain", o.fold_grain, "F: checkpoints stand on multiples of 8 or 16 tokens")
+  add_number(command, "--fold-grain", o.fold_grain, "F: checkpoints stand on multiples of 8 or 16 tokens", 8)
       ->capture_default_str();
-  add_integer(command, "--context-length", o.context_length,
-              "tokens of prompt and output; 0 = the model's, at most 32768")
+  add_number(command, "--context-length", o.context_length,
+             "tokens of prompt and output; 0 = the model's, at most 32768", 2048)
       ->capture_default_str();
 }
 
@@ -50,11 +50,11 @@ void add_speculation_flags(CLI::App& command, EngineOptions& o) {
 }
 
 void add_window_flags(CLI::App& command, EngineOptions& o) {
-  add_integer(command, "--speculative-num-draft-tokens", o.speculative_num_draft_tokens,
-              "T: tokens a verify step, the anchor included (T-1 drafts); 0 = the drafter's block, or 4")
+  add_number(command, "--speculative-num-draft-tokens", o.speculative_num_draft_tokens,
+             "T: tokens a verify step, the anchor included (T-1 drafts); 0 = the drafter's block, or 4", 4)
       ->capture_default_str();
-  add_integer(command, "--linear-replayssm-cache-len", o.linear_replayssm_cache_len,
-              "R: ring rows a request, a power of two >= 16; 0 = the fewest that serve")
+  add_number(command, "--linear-replayssm-cache-len", o.linear_replayssm_cache_len,
+             "R: ring rows a request, a power of two >= 16; 0 = the fewest that serve", 32)
       ->capture_default_str();
   command
       .add_option(
@@ -73,13 +73,13 @@ void add_window_flags(CLI::App& command, EngineOptions& o) {
 }
 
 void add_prefill_flags(CLI::App& command, EngineOptions& o) {
-  add_integer(command, "--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64")
+  add_number(command, "--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64", 256)
       ->capture_default_str();
 }
 
 void add_run_flags(CLI::App& command, EngineOptions& o) {
   command.add_option("--backend", o.backend, "cpu, or reference (double precision, slow)")->capture_default_str();
-  add_integer(command, "--threads", o.threads, "threads; 0 = one per core")->capture_default_str();
+  add_number(command, "--threads", o.threads, "threads; 0 = one per core", 0)->capture_default_str();
   add_prefill_flags(command, o);
 }
 
@@ -114,28 +114,26 @@ GenerateOptions SamplingFlags::resolved(const EngineInfo& info) const {
 
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   GenerateOptions& o = flags.options;
-  add_integer(command, "--max-tokens,-n", o.max_tokens, "tokens to generate at most")->capture_default_str();
-  command.add_option("--temperature", flags.temperature, "0 = greedy; default: the model's generation_config.json");
-  add_integer(command, "--top-k", flags.top_k, "the k most likely tokens; 0 = off; default: the model's");
-  command.add_option("--top-p", flags.top_p,
-                     "the most likely tokens of that mass, (0, 1]; 1 = off; default: the model's");
-  command.add_option("--min-p", o.min_p, "tokens at least that many times as likely as the first; 0 = off")
+  add_number(command, "--max-tokens,-n", o.max_tokens, "tokens to generate at most", 256)->capture_default_str();
+  add_number(command, "--temperature", flags.temperature, "0 = greedy; default: the model's generation_config.json",
+             0.7f);
+  add_number(command, "--top-k", flags.top_k, "the k most likely tokens; 0 = off; default: the model's", 20);
+  add_number(command, "--top-p", flags.top_p,
+             "the most likely tokens of that mass, (0, 1]; 1 = off; default: the model's", 0.95f);
+  add_number(command, "--min-p", o.min_p, "tokens at least that many times as likely as the first; 0 = off", 0.05f)
       ->capture_default_str();
-  command
-      .add_option("--repetition-penalty", o.repetition_penalty,
-                  "divides what speaks for tokens of prompt and output; 1 = off")
+  add_number(command, "--repetition-penalty", o.repetition_penalty,
+             "divides what speaks for tokens of prompt and output; 1 = off", 1.1f)
       ->capture_default_str();
-  command
-      .add_option("--presence-penalty", o.presence_penalty,
-                  "taken off the logits of tokens in the output, -2 to 2; 0 = off")
+  add_number(command, "--presence-penalty", o.presence_penalty,
+             "taken off the logits of tokens in the output, -2 to 2; 0 = off", 0.5f)
       ->capture_default_str();
-  command
-      .add_option("--frequency-penalty", o.frequency_penalty,
-                  "the same, once for each time they stand there, -2 to 2; 0 = off")
+  add_number(command, "--frequency-penalty", o.frequency_penalty,
+             "the same, once for each time they stand there, -2 to 2; 0 = off", 0.5f)
       ->capture_default_str();
   command.add_option("--logit-bias", flags.logit_bias, "ID=BIAS: added to the logit of a token; may be repeated")
       ->allow_extra_args(false);
-  add_integer(command, "--seed", o.seed, "of all random choices: the same seed gives the same output")
+  add_number(command, "--seed", o.seed, "of all random choices: the same seed gives the same output", 0)
       ->capture_default_str();
   command.add_flag("--ignore-eos", o.ignore_eos, "do not stop at the model's end tokens");
 }

@@ -263,8 +263,9 @@ void add_generate(CLI::App& app, int& exit_code) {
   add_sampling_flags(*command, flags->sampling);
   command->add_option("--stop", flags->sampling.options.stop, "text that ends the output; may be repeated")
       ->allow_extra_args(false);
-  flags->logprobs = add_integer(*command, "--logprobs", flags->sampling.options.top_logprobs,
-                                "with --json: the log-probability of every token, and of the N likeliest at its place");
+  flags->logprobs =
+      add_number(*command, "--logprobs", flags->sampling.options.top_logprobs,
+                 "with --json: the log-probability of every token, and of the N likeliest at its place", 5);
   command->add_flag("--compare", flags->compare,
                     "decode once more without speculation; print speed and whether the output is the same");
   command->add_flag("--json", flags->json, "print one JSON object instead of text and summary");

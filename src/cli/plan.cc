@@ -245,7 +245,7 @@ void add_plan(CLI::App& app, int& exit_code) {
   add_prefill_flags(*command, flags->engine);
   command->add_option("--memory", flags->memory,
                       "bytes for everything: 288GiB, 288GB, 24g; default: what is free on this machine");
-  add_integer(*command, "--max-running-requests", flags->requests, "requests at once")->capture_default_str();
+  add_number(*command, "--max-running-requests", flags->requests, "requests at once", 16)->capture_default_str();
   command->add_flag("--json", flags->json, "print one JSON object");
   command->footer(
       "The plan is the engine's own: pools and scratch are allocated by it. A request that runs owns one state and R\n"

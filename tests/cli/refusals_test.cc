@@ -221,6 +221,19 @@ TEST(CliRefusals, Values) {
     expect_refused(on_tiny("generate", {"-p", "x", flag, value}, {.seconds = 3}), {std::string(flag).substr(2), value},
                    std::string(flag) + " " + value);
   }
+  const std::pair<const char*, Words> no_numbers[] = {
+      {"--temperature", {"abc: a number", "0.7 works"}},
+      {"--top-p", {"abc: a number", "0.95 works"}},
+      {"--seed", {"abc: a whole number from 0 on", "0 works"}},
+      {"--max-tokens", {"abc: a whole number", "256 works"}},
+      {"--speculative-num-draft-tokens", {"a whole number", "4 works"}}};
+  for (const auto& [flag, names] : no_numbers) {
+    const ProcessResult r = on_tiny("generate", {"-p", "x", flag, "abc"});
+    expect_refused(r, names, flag);
+    EXPECT_TRUE(r.err.starts_with("error: " + std::string(flag) + " abc: ")) << r.err;
+  }
+  expect_refused(on_tiny("generate", {"-p", "x", "-n", "99999999999999999999"}),
+                 {"a whole number up to 9223372036854775807"}, "too large for its type");
   expect_refused(on_tiny("generate", {"-p", "x", "-n", "1", "--stop", ""}), {"stop"}, "an empty stop string");
   expect_refused(on_tiny("inspect", {"--speculative-algorithm", "medusa"}), {"--speculative-algorithm", "medusa"},
                  "inspect");
