@@ -99,6 +99,8 @@ int bench_spec(Flags& flags) {
     check(!needs_folder(drafter) || std::filesystem::is_directory(drafter),
           "--drafter {}: there is no such folder, and of names {} work", drafter, fmt::join(kAlgorithmsAlone, ", "));
   }
+  const bool drafted = std::ranges::any_of(flags.drafters, [](const std::string& name) { return name != "none"; });
+  if (!drafted) check_drafted(flags.engine, "--drafter ngram");
   check_writable(flags.svg);
   if (!flags.json) report_loading(flags.engine);
   SpecReport report{.model = flags.engine.model,

@@ -32,6 +32,8 @@ void add_window_flags(CLI::App& command, EngineOptions& options);
 void add_prefill_flags(CLI::App& command, EngineOptions& options);
 void add_run_flags(CLI::App& command, EngineOptions& options);  // add_prefill_flags among them
 
+// Throws Error for flags that say how to draft where nothing drafts; `works` makes something draft.
+void check_drafted(const EngineOptions& options, const char* works = "--speculative-algorithm ngram");
 // How tokens are drawn and when they end; what is not given comes from the model.
 struct SamplingFlags {
   GenerateOptions options;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -76,6 +77,21 @@ void add_prefill_flags(CLI::App& command, EngineOptions& o) {
   add_number(command, "--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64", 256)
       ->capture_default_str();
 }
+void check_drafted(const EngineOptions& o, const char* works) {
+  if (o.speculative_algorithm != "none" || !o.speculative_draft_model_path.empty()) return;
+  const std::pair<bool, std::string> flags[] = {
+      {o.speculative_num_draft_tokens > 1,
+       fmt::format("--speculative-num-draft-tokens {}", o.speculative_num_draft_tokens)},
+      {o.speculative_adaptive, "--speculative-adaptive"},
+      {!o.speculative_dspark_sps_table_path.empty(),
+       "--speculative-dspark-sps-table-path " + o.speculative_dspark_sps_table_path},
+      {o.simulate_acceptance_length != 0,
+       fmt::format("--simulate-acceptance-length {:g}", o.simulate_acceptance_length)}};
+  for (const auto& [given, flag] : flags) {
+    check(!given, "{}: nothing drafts here; {} beside it works for every model", flag, works);
+  }
+}
+
 
 void add_run_flags(CLI::App& command, EngineOptions& o) {
   command.add_option("--backend", o.backend, "cpu, or reference (double precision, slow)")->capture_default_str();

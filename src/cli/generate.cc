@@ -213,7 +213,15 @@ json to_json(const EngineInfo& info, const GenerateResult& r, const std::optiona
   return out;
 }
 
+void check_flags(const Flags& flags) {
+  check(flags.json || flags.logprobs->count() == 0,
+        "--logprobs {}: they are printed with all else as one JSON object; --json beside it works",
+        flags.sampling.options.top_logprobs);
+  check_drafted(flags.engine);
+}
+
 int generate(Flags& flags) {
+  check_flags(flags);
   const std::string prompt = read_prompt(flags);
   if (!flags.json && !flags.quiet) report_loading(flags.engine);
   Engine engine(flags.engine);

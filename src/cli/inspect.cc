@@ -69,6 +69,7 @@ json report(const Flags& flags) {
   } else if (flags.algorithm->count() == 0) {
     engine.speculative_algorithm = "eagle";
   }
+  check_drafted(engine);
   const MemoryPlan memory = plan_memory(planned, engine);
   const StateShape& shape = memory.shape;
   const StateOptions& state = memory.options;

@@ -111,6 +111,7 @@ Report make_report(Flags& flags) {
   } else if (flags.algorithm->count() == 0) {
     o.speculative_algorithm = has_mtp ? "eagle" : "ngram";
   }
+  check_drafted(o);
   if (o.speculative_algorithm == "eagle" && !has_mtp) {
     fail(ErrorKind::unsupported, "--speculative-algorithm eagle: the model has no MTP head; ngram works");
   }

@@ -113,6 +113,8 @@ TEST_F(BenchSpec, RefusesFilesThatAreNoPromptFiles) {
   expect_refused(bench({"--category", "poetry"}), {"--category", "poetry", "code", "text"}, "no such category");
   expect_refused(bench({"--drafter", "psychic"}), {"psychic", "ngram"}, "no such drafter");
   expect_refused(bench({"--num-prompts", "-1"}), {"--num-prompts -1: a whole number from 0 on; 3 works"}, "below 0");
+  expect_refused(bench({"--drafter", "none", "--simulate-acceptance-length", "3"}),
+                 {"--simulate-acceptance-length 3", "--drafter ngram"}, "nothing drafts");
   expect_refused(bench({"--svg", file("no/such/plot.svg")}), {"--svg"}, "no such folder");
   const std::string kept = file("kept.svg");
   std::ofstream(kept) << "an older plot";

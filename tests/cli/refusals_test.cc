@@ -110,6 +110,31 @@ TEST(CliRefusals, ChatNeedsATemplate) {
   }
 }
 
+TEST(CliRefusals, FlagsThatWouldDoNothing) {
+  const auto refused = [](const char* command, const Words& words, const Words& names) {
+    const ProcessResult r = on_tiny(command, words);
+    expect_refused(r, names, command);
+    EXPECT_NE(r.err.find(" works"), std::string::npos) << r.err;
+  };
+  refused("generate", {"-p", "x", "--logprobs", "3"}, {"--logprobs 3", "--json"});
+  const Words flags[] = {{"--speculative-num-draft-tokens", "8"}, {"--speculative-adaptive"}};
+  for (Words words : flags) {
+    const std::string flag = words[0];
+    words.insert(words.end(), {"-p", "x", "-n", "2"});
+    refused("generate", words, {flag, "--speculative-algorithm ngram"});
+    words.insert(words.end(), {"--speculative-algorithm", "ngram"});
+    EXPECT_EQ(on_tiny("generate", words).exit_code, 0) << flag;
+    for (const char* command : {"inspect", "plan"}) {
+      Words none(words.begin(), words.begin() + (flag.ends_with("tokens") ? 2 : 1));
+      EXPECT_EQ(on_tiny(command, none).exit_code, 0) << "of itself it takes the MTP head";
+      none.insert(none.end(), {"--speculative-algorithm", "none"});
+      refused(command, none, {flag, "--speculative-algorithm ngram"});
+    }
+  }
+  EXPECT_EQ(on_tiny("generate", {"-p", "x", "-n", "2", "--speculative-num-draft-tokens", "1"}).exit_code, 0)
+      << "the anchor alone is plain decoding";
+}
+
 TEST(CliRefusals, RingsThatCannotWorkSayWhichDoes) {
   const std::string ring = "--linear-replayssm-cache-len", window = "--speculative-num-draft-tokens";
   struct Case {
