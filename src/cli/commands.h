@@ -27,13 +27,14 @@ void add_bench_spec(CLI::App& app, int& exit_code);
 
 // The flags that describe an engine: its model and state, how it speculates, how it runs.
 void add_state_flags(CLI::App& command, EngineOptions& options);
-void add_speculation_flags(CLI::App& command, EngineOptions& options);  // add_window_flags among them
+void add_speculation_flags(CLI::App& command, EngineOptions& options);  // the next two among them
+void add_drafter_flag(CLI::App& command, EngineOptions& options);
 void add_window_flags(CLI::App& command, EngineOptions& options);
 void add_prefill_flags(CLI::App& command, EngineOptions& options);
 void add_run_flags(CLI::App& command, EngineOptions& options);  // add_prefill_flags among them
-
 // Throws Error for flags that say how to draft where nothing drafts; `works` makes something draft.
 void check_drafted(const EngineOptions& options, const char* works = "--speculative-algorithm ngram");
+
 // How tokens are drawn and when they end; what is not given comes from the model.
 struct SamplingFlags {
   GenerateOptions options;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <set>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "engine/drafters.h"
 #include "model/weights.h"
 
 namespace deltaring::cli {
@@ -35,9 +37,24 @@ class Checks {
   int failed_ = 0;
 };
 
-bool has_mtp(const EngineOptions& o) {
+// What can draft, and in windows of which T.
+struct Drafter {
+  std::string algorithm, folder;
+  std::set<int64_t> windows{2, 4, 8};
+};
+
+std::vector<Drafter> drafters_of(const EngineOptions& o) {
+  std::vector<Drafter> drafters{{.algorithm = "ngram"}};
   const ModelConfig config = load_model_config(o.model);
-  return load_weights(o.model, config).mtp.has_value();
+  EngineOptions resolved = o;
+  const std::optional<BlockConfig> block = resolve_drafter(resolved, config);
+  if (load_weights(o.model, config).mtp) drafters.push_back({.algorithm = "eagle"});
+  if (!block) return drafters;
+  Drafter drafter{.algorithm = name_of(block->kind()), .folder = o.speculative_draft_model_path};
+  drafter.windows.insert(block->window());
+  std::erase_if(drafter.windows, [&](int64_t T) { return T > block->window(); });
+  drafters.push_back(drafter);
+  return drafters;
 }
 
 void check_weights(const EngineOptions& o, Checks& checks) {
@@ -49,8 +66,9 @@ void check_weights(const EngineOptions& o, Checks& checks) {
 }
 
 // Speculation on, off, and on again must give the same tokens and the same bits of logits.
-void check_algorithm(EngineOptions o, const std::string& algorithm, int64_t T, int64_t max_tokens, Checks& checks) {
-  o.speculative_algorithm = algorithm;
+void check_drafter(EngineOptions o, const Drafter& drafter, int64_t T, int64_t max_tokens, Checks& checks) {
+  o.speculative_algorithm = drafter.algorithm;
+  o.speculative_draft_model_path = drafter.folder;
   o.speculative_num_draft_tokens = T;
   o.linear_replayssm_cache_len = 0;
   Engine engine(o);
@@ -71,26 +89,25 @@ void check_algorithm(EngineOptions o, const std::string& algorithm, int64_t T, i
       differing == 0,
       fmt::format(
           "{} T={}: {} tokens with and without speculation, {}; {} of them from accepted drafts, {} verify steps",
-          algorithm, T, tokens,
+          drafter.algorithm, T, tokens,
           differing == 0 ? "equal bit for bit" : fmt::format("{} of {} prompts differ", differing, std::size(kPrompts)),
           accepted, steps));
 }
 
 int doctor(Flags& flags) {
-  std::vector<std::string> algorithms{"ngram"};
-  if (has_mtp(flags.engine)) algorithms.push_back("eagle");
+  const std::vector<Drafter> drafters = drafters_of(flags.engine);
   report_loading(flags.engine);
   flags.engine.on_notice = {};
   fmt::print("{}\n", flags.engine.model);
   Checks checks;
   check_weights(flags.engine, checks);
-  for (const std::string& algorithm : algorithms) {
-    for (const int64_t T : {2, 4, 8}) {
+  for (const Drafter& drafter : drafters) {
+    for (const int64_t T : drafter.windows) {
       try {
-        check_algorithm(flags.engine, algorithm, T, flags.max_tokens, checks);
+        check_drafter(flags.engine, drafter, T, flags.max_tokens, checks);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::corrupt) throw;
-        checks.add(false, fmt::format("{} T={}: {}", algorithm, T, error.what()));
+        checks.add(false, fmt::format("{} T={}: {}", drafter.algorithm, T, error.what()));
       }
     }
   }
@@ -108,6 +125,7 @@ void add_doctor(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "doctor", "Check model and machine: speculation on and off must give the same tokens, bit for bit");
   add_state_flags(*command, flags->engine);
+  add_drafter_flag(*command, flags->engine);
   add_run_flags(*command, flags->engine);
   add_number(*command, "--max-tokens,-n", flags->max_tokens, "tokens a prompt", 64)->capture_default_str();
   command->callback([flags, &exit_code] { exit_code = doctor(*flags); });

@@ -45,9 +45,13 @@ void add_speculation_flags(CLI::App& command, EngineOptions& o) {
                   "none, ngram (prompt lookup), suffix (suffix decoding), eagle (the model's MTP head), or what the "
                   "drafter's folder holds: dflash, dflash2, dspark")
       ->capture_default_str();
+  add_drafter_flag(command, o);
+  add_window_flags(command, o);
+}
+
+void add_drafter_flag(CLI::App& command, EngineOptions& o) {
   command.add_option("--speculative-draft-model-path,--drafter", o.speculative_draft_model_path,
                      "folder of a DFlash, DFlash 2 or DSpark drafter for the model");
-  add_window_flags(command, o);
 }
 
 void add_window_flags(CLI::App& command, EngineOptions& o) {
@@ -73,10 +77,6 @@ void add_window_flags(CLI::App& command, EngineOptions& o) {
                    "output with drawn drafts depends on times");
 }
 
-void add_prefill_flags(CLI::App& command, EngineOptions& o) {
-  add_number(command, "--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64", 256)
-      ->capture_default_str();
-}
 void check_drafted(const EngineOptions& o, const char* works) {
   if (o.speculative_algorithm != "none" || !o.speculative_draft_model_path.empty()) return;
   const std::pair<bool, std::string> flags[] = {
@@ -92,6 +92,10 @@ void check_drafted(const EngineOptions& o, const char* works) {
   }
 }
 
+void add_prefill_flags(CLI::App& command, EngineOptions& o) {
+  add_number(command, "--chunked-prefill-size", o.chunked_prefill_size, "prompt tokens a pass, a multiple of 64", 256)
+      ->capture_default_str();
+}
 
 void add_run_flags(CLI::App& command, EngineOptions& o) {
   command.add_option("--backend", o.backend, "cpu, or reference (double precision, slow)")->capture_default_str();

@@ -56,6 +56,15 @@ json experts_of(const Weights& weights) {
                                       : "mixed"}};
 }
 
+json drafter_of(const BlockWeights& weights) {
+  const BlockConfig& c = weights.config;
+  int64_t parameters = 0;
+  for (const TensorSpec& tensor : expected_tensors(c)) parameters += tensor.elements();
+  return {{"algorithm", name_of(c.kind())}, {"layers", c.layers.size()}, {"target_layer_ids", c.target_layer_ids},
+          {"drafts", c.drafts()},           {"T", c.window()},           {"confidence_head", c.confidence_head},
+          {"parameters", parameters},       {"bytes", weights.bytes}};
+}
+
 json report(const Flags& flags) {
   const std::filesystem::path folder = flags.engine.model;
   const ModelConfig config = load_model_config(folder);
@@ -64,8 +73,10 @@ json report(const Flags& flags) {
   const GenerationConfig generation = load_generation_config(folder, config);
   EngineOptions engine = flags.engine;
   PlannedModel planned = planned_model(weights);
+  std::optional<BlockWeights> drafter;
   if (const std::optional<BlockConfig> block = resolve_drafter(engine, config)) {
-    add_drafter(planned, load_block_weights(engine.speculative_draft_model_path, *block));
+    drafter = load_block_weights(engine.speculative_draft_model_path, *block);
+    add_drafter(planned, *drafter);
   } else if (flags.algorithm->count() == 0) {
     engine.speculative_algorithm = "eagle";
   }
@@ -118,6 +129,10 @@ json report(const Flags& flags) {
   }
   out["notices"] = config.notices;
   for (const std::string& notice : weights.notices) out["notices"].push_back(notice);
+  if (drafter) {
+    out["block_drafter"] = drafter_of(*drafter);
+    for (const std::string& notice : drafter->notices) out["notices"].push_back(notice);
+  }
   if (flags.scan) {
     out["non_finite"] = json::array();
     for (const NonFinite& n : non_finite(weights))
@@ -176,6 +191,15 @@ void print(const Flags& flags, const json& r) {
     fmt::print("  reordered  {} of projections that the file interleaves\n", bytes_of(r, "reordered_bytes"));
   }
   fmt::print("  drafters   ngram, suffix{}\n", r["mtp_head"].get<bool>() ? ", eagle (MTP head)" : "; no MTP head");
+  if (r.contains("block_drafter")) {
+    const json& d = r["block_drafter"];
+    fmt::print(
+        "  drafter    {}: {}, {} layers, up to {} drafts (T={}) from the outputs of layers {}, {:.1f} M parameters, "
+        "{}\n",
+        flags.engine.speculative_draft_model_path, d["algorithm"].get<std::string>(), d["layers"].get<int>(),
+        d["drafts"].get<int>(), d["T"].get<int>(), d["target_layer_ids"].dump(), d["parameters"].get<double>() / 1e6,
+        bytes_of(d, "bytes"));
+  }
   print_state(r);
   fmt::print("  KV         {} a token, {} tokens of context (the model's limit is {})\n",
              bytes_of(r, "kv_bytes_per_token"), r["context_length"].get<int64_t>(),

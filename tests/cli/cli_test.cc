@@ -196,6 +196,27 @@ TEST(Cli, DoctorFindsTheModelHealthy) {
   EXPECT_EQ(r.out.find("FAIL"), std::string::npos) << r.out;
 }
 
+TEST(Cli, InspectAndDoctorTakeADrafter) {
+  const std::string folder = tiny_py().string() + "-dspark";
+  const Words words{"--drafter", folder};
+  const json out = json_of(on_tiny("inspect", {"--drafter", folder, "--json"}));
+  const json& drafter = out["block_drafter"];
+  EXPECT_EQ(drafter["algorithm"], "dspark");
+  EXPECT_EQ(drafter["T"], out["T"]);
+  EXPECT_GT(drafter["bytes"], drafter["parameters"]);
+  EXPECT_NE(on_tiny("inspect", words).out.find("drafter    " + folder + ": dspark, "), std::string::npos);
+  EXPECT_FALSE(json_of(on_tiny("inspect", {"--json"})).contains("block_drafter"));
+
+  const ProcessResult r = on_tiny("doctor", {"-n", "4", "--drafter", folder});
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+  for (const char* line : {"ok    ngram T=4", "ok    eagle T=4", "ok    dspark T=2"})
+    EXPECT_NE(r.out.find(line), std::string::npos) << line << "\n" << r.out;
+  const std::string T = std::to_string(drafter["T"].get<int>());
+  EXPECT_NE(r.out.find("ok    dspark T=" + T), std::string::npos) << "its whole block\n" << r.out;
+  for (const char* command : {"inspect", "doctor"})
+    expect_refused(on_tiny(command, {"--drafter", "no/such/folder"}), {"no/such/folder"}, command);
+}
+
 // NaN in one weight: generating refuses, inspect and doctor say where.
 TEST(Cli, NonFiniteWeightsAreFound) {
   const ModelCopy copy;
