@@ -96,19 +96,22 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
   if (warp == kWarps - 1 && lane == 0 && unit.segments == 0) cut(p, header.unit, header.segments);
   copy_wait<2>();
   __syncthreads();  // the tokens are there, and the segments
-  int job = 0;
+  const unsigned idle = max(kWarps - unit.heads, 0);
+  unsigned job = 0;
 #pragma unroll 1
   for (int i = 0; i < unit.segments; i++)
-    prepare::multiply(p, load_whole(header.segments[i]), room, room + unit.norms(), warp, lane, job);
+    prepare::multiply(p, load_whole(header.segments[i]), room, room + unit.norms(), warp, lane, idle, job);
 #pragma unroll 1
   for (int begin = 0; begin < unit.heads; begin += unit.batch) {
     const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
-    prepare::Gate gate{};
+    prepare::Gate gate{}, behind{};  // of keys `lane` and 32 + lane, which are rare
     if (warp < heads) {
       if (begin > 0) raw = prepare::fetch_gate(p, unit, own, lane);
       gate = prepare::settle_gate(p, unit, own, lane, raw, p.append);
-      if (const int key = lane + 32; p.append && unit.keys() > 32)
-        prepare::settle_gate(p, unit, own, key, prepare::fetch_gate(p, unit, own, key), true);
+      if (unit.keys() > 32) {
+        raw = prepare::fetch_gate(p, unit, own, 32 + lane);
+        behind = prepare::settle_gate(p, unit, own, 32 + lane, raw, p.append);
+      }
     }
     if (unit.crowded) copy_wait<1>();  // v, whose place is taken
     __syncthreads();                   // the dot products are there, and the heads before have been consumed
@@ -120,7 +123,7 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
       for (int i = 0; i < unit.segments; i++) {
         const Segment s = load_whole(header.segments[i]);
         prepare::prepare_segment<kWide ? kKeyTiles : 3>(s, room, room + unit.norms(),
-                                                        prepare::gate_of(p, unit, own, s.first, gate, lane), lane,
+                                                        prepare::gate_of(unit, s.first, gate, behind, lane), lane,
                                                         scratch, coefficients + s.block);
       }
     }

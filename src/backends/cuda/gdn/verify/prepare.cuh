@@ -15,7 +15,7 @@
 namespace deltaring::cuda {
 
 // A sum of gates in two f32: differences of rounded sums would lose what a strong gate leaves.
-struct Sum {
+struct alignas(8) Sum {
   float high, low;
 };
 
@@ -67,12 +67,15 @@ __device__ __forceinline__ Gate settle_gate(const VerifyParams& p, const Unit& u
   return gate;
 }
 
-// Of key first + lane, when each lane has that of key `lane`; those behind, which are rare, are fetched again.
-__device__ __forceinline__ Gate gate_of(const VerifyParams& p, const Unit& unit, int head, int first, const Gate& own,
-                                        int lane) {
+// Of key first + lane, when each lane has those of keys `lane` and 32 + lane.
+__device__ __forceinline__ Gate gate_of(const Unit& unit, int first, const Gate& own, const Gate& behind, int lane) {
   const int key = first + lane;
-  const Gate gate{__shfl_sync(~0u, own.g, key & 31), __shfl_sync(~0u, own.beta, key & 31)};
-  return key < 32 ? gate : settle_gate(p, unit, head, key, fetch_gate(p, unit, head, key), false);
+  Gate gate{__shfl_sync(~0u, own.g, key & 31), __shfl_sync(~0u, own.beta, key & 31)};
+  if (unit.keys() > 32) {
+    const float g = __shfl_sync(~0u, behind.g, key & 31), beta = __shfl_sync(~0u, behind.beta, key & 31);
+    if (key >= 32) gate = {g, beta};
+  }
+  return gate;
 }
 
 // The window's k as records.
@@ -86,7 +89,8 @@ __device__ __forceinline__ void append_keys(const VerifyParams& p, const Unit& u
 
 // 1 / sqrt(x), a Newton step behind the hardware's.
 __device__ __forceinline__ float inverse_root(float x) {
-  const float y = rsqrtf(x);
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y * fmaf(-0.5f * x * y, y, 1.5f);
 }
 
@@ -108,19 +112,28 @@ __device__ __forceinline__ void dots(uint32_t rows, uint32_t columns, float (&d)
   for (int m = 0; m < 4; m++) d[m] += odd[m];
 }
 
-// Of the first `count` lanes.
-__device__ __forceinline__ double inclusive_sum(double x, int count, int lane) {
+// a + b: exact but for the rounding of `low`, 2^-48 of the sum.
+__device__ __forceinline__ Sum add(Sum a, Sum b) {
+  const float sum = a.high + b.high, part = sum - a.high;
+  const float low = ((a.high - (sum - part)) + (b.high - part)) + (a.low + b.low), high = sum + low;
+  return {high, low - (high - sum)};
+}
+
+// Of the first `count` lanes; what a lane gets depends on those before it alone.
+__device__ __forceinline__ Sum inclusive_sum(Sum x, int count, int lane) {
 #pragma unroll 1
   for (int step = 1; step < count; step *= 2) {
-    const double before = __shfl_up_sync(~0u, x, step);
-    if (lane >= step) x += before;
+    const Sum before{__shfl_up_sync(~0u, x.high, step), __shfl_up_sync(~0u, x.low, step)};
+    const Sum sum = add(x, before);
+    if (lane >= step) x = sum;
   }
   return x;
 }
 
+// What is below the least normal number is 0.
 __device__ __forceinline__ float decay(Sum from, Sum to) {
   float y;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"((to.high - from.high) + (to.low - from.low)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"((to.high - from.high) + (to.low - from.low)));
   return y;
 }
 
@@ -129,14 +142,16 @@ __device__ __forceinline__ void prepare_tokens(const Segment& s, const Gate& of_
                                                int lane, Scratch& w, Coefficients& out) {
   // The least decay that is told from none at all; -inf would make differences of sums NaN.
   const float gate = lane < s.keys ? of_lane.g : 0, beta = lane < s.keys ? of_lane.beta : 0;
-  const double sum = inclusive_sum((gate < -1e6f ? -1e6f : gate) * 1.4426950408889634, s.keys, lane);
-  const float high = static_cast<float>(sum), left = lane < s.keys ? beta * r[lane] : 0;
-  const Sum G{high, static_cast<float>(sum - high)};
+  constexpr float kLog2e = 1.44269502f, kRest = 1.92596303e-8f;  // of 1.44269504088896 in two f32
+  const float limited = gate < -1e6f ? -1e6f : gate, high = limited * kLog2e;
+  const Sum G = inclusive_sum({high, fmaf(limited, kLog2e, -high) + limited * kRest}, s.keys, lane);
+  const float left = lane < s.keys ? beta * r[lane] : 0;
   w.G[lane] = G, w.left[lane] = left;
+  const float whole = decay({}, G), of_query = __shfl_sync(~0u, whole, s.window + lane);
+  if (lane < s.keys) out.key[lane] = left * whole, out.beta[lane] = beta;
+  if (lane < s.queries) out.query[lane] = q[lane] * of_query;
+  if (lane == s.keys - 1) out.total = whole;
   __syncwarp();
-  if (lane < s.keys) out.key[lane] = left * decay({}, G), out.beta[lane] = beta;
-  if (lane < s.queries) out.query[lane] = q[lane] * decay({}, w.G[s.window + lane]);
-  if (lane == 0) out.total = decay({}, w.G[s.keys - 1]);
 }
 
 // A and W from dot products, a tile at a time: times left[i] or q[c], r[j] and e^(G_i - G_j), and zero where key j is
@@ -160,23 +175,25 @@ __device__ __forceinline__ void scale(const Segment& s, const float2* products, 
     for (int j = 2 * t; j < 8 * tiles; j += 8, before -= 8, products += 32, tile += stride) {
       const float4 from = *reinterpret_cast<const float4*>(&w.G[j]);
       const float2 x = *products, norm = *reinterpret_cast<const float2*>(&r[j]);
-      *tile = {before > 0 ? factor * norm.x * decay({from.x, from.y}, to) * x.x : 0,
-               before > 1 ? factor * norm.y * decay({from.z, from.w}, to) * x.y : 0};
+      const float even = factor * norm.x * decay({from.x, from.y}, to) * x.x,
+                  odd = factor * norm.y * decay({from.z, from.w}, to) * x.y;
+      *tile = {before > 0 ? even : 0, before > 1 ? odd : 0};
     }
   }
 }
 
 // x (I + A) = x for the columns of key tile b and before, the last of them first, by a lane: x[last] is the last that
-// may be other than 0.
+// may be other than 0. Rows of A are read by all lanes, before it is known who needs them, and by this instruction: the
+// compiler would have each wait for its turn.
 template <int b>
-__device__ __forceinline__ void solve(float* x, int last, int key_tiles, const float* A) {
+__device__ __forceinline__ void solve(float* x, int last, int key_tiles, uint32_t A) {
   if (b < key_tiles) {
 #pragma unroll
     for (int i = 7; i >= 0; i--) {
       const bool reached = 8 * b + i <= last;
 #pragma unroll
       for (int j = 0; j < 8 * b + i; j += 4) {
-        const float4 a = *reinterpret_cast<const float4*>(A + (Segment::of_keys(b, j / 8) * 8 + i) * 8 + j % 8);
+        const float4 a = load_four(A + ((Segment::of_keys(b, j / 8) * 8 + i) * 8 + j % 8) * sizeof(float));
         const float row[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -199,27 +216,31 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
   char* const rows =
       block + (query ? Segment::outputs(0, tile, qt) : Segment::corrections(0, tile - qt, kt, qt)) + g * 32;
   const int stride = (query ? qt : kt) * kNumberTile;
-  const float factor = key && row < s.keys ? r[row] * decay(w.G[row], w.G[s.keys - 1]) : 0;
+  if (key) {
+#pragma unroll 1
+    for (int b = 0; b < kt; b++) {
+      const auto to = reinterpret_cast<float4*>(rows + b * stride);
+      to[0] = to[1] = {};
+    }
+    const float factor = row < s.keys ? r[row] * decay(w.G[row], w.G[s.keys - 1]) : 0;
+    reinterpret_cast<float*>(rows + (tile - qt) * stride)[g] = factor;
+  }
   float x[8 * kTiles];
 #pragma unroll
   for (int b = 0; b < kTiles; b++) {
     float4 part[2] = {};
-    if (b < kt && query) {
+    if (b < kt && (query || key)) {
       const auto from = reinterpret_cast<const float4*>(rows + b * stride);
       part[0] = from[0], part[1] = from[1];
     }
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const float four[4] = {part[half].x, part[half].y, part[half].z, part[half].w};
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int j = 8 * b + 4 * half + e;
-        x[j] = key && j == row ? factor : four[e];
-      }
+    for (int i = 0; i < 2; i++) {
+      const int j = 8 * b + 4 * i;
+      x[j] = part[i].x, x[j + 1] = part[i].y, x[j + 2] = part[i].z, x[j + 3] = part[i].w;
     }
   }
   __syncwarp();
-  solve<kTiles - 1>(x, last, kt, w.A);
+  solve<kTiles - 1>(x, last, kt, shared_address(w.A));
   if (!query && !key) return;
 #pragma unroll
   for (int b = 0; b < kTiles; b++) {
@@ -232,14 +253,18 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
 }
 
 // Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
-// norms from those of tokens with themselves. All warps of the block share the work, the last first, who have no head
-// to settle: `job` counts it over segments.
+// norms from those of tokens with themselves. All warps of the block share the work, the `idle` last first and twice,
+// who have no head to settle: `job` counts it over segments.
 __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, char* room, char* norms_at, int warp,
-                                         int lane, int& job) {
+                                         int lane, unsigned idle, unsigned& job) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
   const Rows8 keys{shared_address(room + s.keys_at), s.keys}, queries{shared_address(room + s.queries_at), s.queries};
   auto& norms = *reinterpret_cast<Norms*>(norms_at);
   float2* const products = reinterpret_cast<float2*>(room + s.products);
+  const auto mine = [&] {
+    const unsigned turn = job < 2 * idle ? (job < idle ? job : job - idle) : job % kWarps;
+    return job++, turn == kWarps - 1 - warp;
+  };
   const auto tile = [&](int b) { return b < kt ? keys.tile(b) : queries.tile(b - kt); };
   // Of a product of the tile with itself: that of the lane's row with itself.
   const auto norm = [&](float even, float odd) {
@@ -260,7 +285,7 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
     const int next = min(b + 1, kt + qt - 1);
 #pragma unroll 1
     for (int column = 0; column < min(b + 2, kt); column++) {
-      if (job++ % kWarps != kWarps - 1 - warp) continue;
+      if (!mine()) continue;
       float d[4];
       dots(rows_place(tile(b), tile(next), lane), columns_place(tile(column), lane), d);
       put(b, column, {d[0], d[1]});
@@ -269,7 +294,7 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
   }
 #pragma unroll 1
   for (int u = 0; u < qt; u++) {
-    if (job++ % kWarps != kWarps - 1 - warp) continue;
+    if (!mine()) continue;
     float d[4];
     dots(rows_place(tile(kt + u), tile(kt + u), lane), columns_place(tile(kt + u), lane), d);
     if (t == g / 2 && 8 * u + g < s.queries) norms.q[s.query + 8 * u + g] = p.scale * norm(d[0], d[1]);
