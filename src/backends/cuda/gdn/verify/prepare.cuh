@@ -144,7 +144,7 @@ __device__ __forceinline__ void prepare_tokens(const Segment& s, const Gate& of_
   const float gate = lane < s.keys ? of_lane.g : 0, beta = lane < s.keys ? of_lane.beta : 0;
   constexpr float kLog2e = 1.44269502f, kRest = 1.92596303e-8f;  // of 1.44269504088896 in two f32
   const float limited = gate < -1e6f ? -1e6f : gate, high = limited * kLog2e;
-  const Sum G = inclusive_sum({high, fmaf(limited, kLog2e, -high) + limited * kRest}, s.keys, lane);
+  const Sum G = inclusive_sum({high, fmaf(limited, kRest, fmaf(limited, kLog2e, -high))}, s.keys, lane);
   const float left = lane < s.keys ? beta * r[lane] : 0;
   w.G[lane] = G, w.left[lane] = left;
   const float whole = decay({}, G), of_query = __shfl_sync(~0u, whole, s.window + lane);
