@@ -7,6 +7,8 @@ of steps have exactly the law of draft, verify and reject, for the price of one 
 itself, every step with a whole forward: slow, and how the first is checked.
 """
 
+import math
+
 import torch
 
 from drafters import Blocks, selected
@@ -60,6 +62,20 @@ class Tally:
         return {"length": round(sum(every) / len(every), 3), "request_mean": round(sum(means.values()) / len(means), 3),
                 "categories": by, "steps": len(every),
                 "conditional": [round(t / max(1, o), 3) for t, o in zip(self.taken, self.offered)]}
+
+
+@torch.no_grad()
+def bits_per_byte(target, tokenizer, texts, length=2048):
+    """How well the target predicts texts, each cut into pieces of `length` tokens of which the first is given."""
+    device, nats, size = target.w["model.norm.weight"].device, 0.0, 0
+    for text in texts:
+        for ids in torch.tensor(tokenizer.encode(text, add_special_tokens=False).ids).split(length):
+            if len(ids) < 2:
+                continue
+            logits = target.head(target.forward(ids[None, :-1].to(device))[0])[0, :, : target.valid_ids].float()
+            nats += float(torch.nn.functional.cross_entropy(logits, ids[1:].to(device), reduction="sum"))
+            size += len(tokenizer.decode(ids[1:].tolist()).encode())
+    return nats / math.log(2) / size
 
 
 @torch.no_grad()
