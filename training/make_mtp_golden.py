@@ -2,7 +2,8 @@
 """Writes what the MTP head of models/tiny-py drafts behind the prompts of tests/golden/tiny-py, anew where the head is new;
 the target's goldens, made by transformers, stay. Prints how far the logits are from those that were there.
 
-The head runs over the whole sequence at once for each draft, without a cache, in float32 on a CPU.
+The head runs over the whole sequence at once for each draft, without a cache, in float32 on a CPU. Norm, rotation and
+attention are those of training/target.py, by which the target agrees with transformers.
 """
 
 import json

@@ -70,8 +70,7 @@ Screen::Screen(const View<2>& matrix, std::span<const float> sizes)
       d_(weights_for(sizes, matrix.shape[1])),
       scale_(static_cast<size_t>(matrix.shape[0])),
       upper_error_(scale_.size()),
-      error_(scale_.size()),
-      length_(scale_.size()),
+      whole_(scale_.size()),
       upper_pairs_(scale_.size()),
       lower_pairs_(scale_.size()),
       error_peaks_(static_cast<size_t>(blocks_of(matrix.shape[0]))) {
@@ -95,7 +94,8 @@ void Screen::encode(int64_t n, std::span<const float> w) {
   float most = 0, sum = 0;
   for (const float e : w) most = std::max(most, std::abs(e)), sum += e - e;
   if (sum != 0) {  // NaN
-    upper_error_[n] = error_[n] = length_[n] = std::numeric_limits<float>::infinity();
+    constexpr float kInfinite = std::numeric_limits<float>::infinity();
+    upper_error_[n] = kInfinite, whole_[n] = {kInfinite, kInfinite};
     return;
   }
   const float scale = scale_[n] = above_zero(most / 128);
@@ -111,8 +111,8 @@ void Screen::encode(int64_t n, std::span<const float> w) {
     put(lower_ + n * width(), static_cast<int64_t>(k), lower);
   }
   // Not less than the lengths of what the codes stand for.
-  const float length = length_[n] = above_zero(std::sqrt(std::max({square, by_codes[0], by_codes[1]})) * kMargin);
-  error_[n] = above_zero(std::sqrt(lack));
+  const float length = above_zero(std::sqrt(std::max({square, by_codes[0], by_codes[1]})) * kMargin);
+  whole_[n] = {.error = above_zero(std::sqrt(lack)), .length = length};
   upper_error_[n] = std::max(above_zero(std::sqrt(upper_lack)), length / kMostRatio);
   ratio_ = std::max(ratio_, length / upper_error_[n]);
 }
@@ -209,30 +209,27 @@ std::vector<Ids> Screen::contenders(Decoder& decoder, std::span<const Part> sum,
                          .slack = screen.slack_.data() + first});
   }
   std::vector<Ids> out(bar.size());
-  decoder.ops().contenders({.sum = estimates, .valid = sum[0].screen.valid_, .least = bar.data(), .ids = out.data()},
-                           decoder.stream());
+  std::vector<std::vector<float>> rests(bar.size());
+  decoder.ops().contenders(
+      {.sum = estimates, .valid = sum[0].screen.valid_, .least = bar.data(), .ids = out.data(), .rest = rests.data()},
+      decoder.stream());
   for (size_t m = 0; m < out.size(); m++) {
     // One summand after the other is known better, and who cannot reach the least then is gone before the next.
     Ids& ids = out[m];
-    std::vector<float> known(ids.size());
+    std::vector<float> known(ids.size()), &rest = rests[m];  // by parts that were looked at again, and by the others
     for (size_t part = 0; part < sum.size() && ids.size() > kFew; part++) {
-      const auto row = [&](size_t p) { return sum[p].first + static_cast<int64_t>(m); };
-      const std::vector<float> more = sum[part].screen.most_by_both(decoder, row(part), ids);
+      const auto& [screen, first] = sum[part];
+      const std::vector<float> more = screen.most_by_both(decoder, first + static_cast<int64_t>(m), ids);
       size_t left = 0;
       for (size_t i = 0; i < ids.size(); i++) {
         const float most = known[i] + more[i];
-        float highest = most;
-        for (size_t p = part + 1; p < sum.size(); p++) highest += sum[p].screen.most_by_upper(row(p), ids[i]);
-        if (!(highest < bar[m])) ids[left] = ids[i], known[left++] = most;
+        if (most + (part == 0 ? rest[i] : 0) < bar[m]) continue;
+        ids[left] = ids[i], known[left++] = most;
       }
       ids.resize(left), known.resize(left);
     }
   }
   return out;
-}
-
-float Screen::most_by_upper(int64_t m, int32_t id) const {
-  return unit_[m] * *out_.f32(m, id) + slack_[m] * upper_error_[id];
 }
 
 std::vector<float> Screen::most_by_both(Decoder& decoder, int64_t m, const Ids& ids) const {
@@ -251,7 +248,8 @@ std::vector<float> Screen::most_by_both(Decoder& decoder, int64_t m, const Ids& 
                           decoder.stream());
   const float* upper = out_.f32(m);
   for (size_t i = 0; i < ids.size(); i++) {
-    most[i] = unit_[m] * (upper[ids[i]] + most[i] / 16) + near_[m] * error_[ids[i]] + far_[m] * length_[ids[i]];
+    const auto [error, length] = whole_[ids[i]];
+    most[i] = unit_[m] * (upper[ids[i]] + most[i] / 16) + near_[m] * error + far_[m] * length;
   }
   return most;
 }

@@ -44,7 +44,7 @@ class Screen {
     const Screen& screen;
     int64_t first;
   };
-  // Of each row of a sum of estimates the ids that may reach its least.
+  // Of each row of a sum of one estimate, or two, the ids that may reach its least.
   static std::vector<Ids> contenders(Decoder& decoder, std::span<const Part> sum, std::span<const float> least);
 
   // out[i] = x . row ids[i], or out[i] += that: the bits of the whole product. x [1, K].
@@ -56,8 +56,7 @@ class Screen {
  private:
   int64_t width() const { return padded_ / 2; }  // bytes of a row of half codes
   void encode(int64_t n, std::span<const float> w);
-  // The most that the product of row m and an id can be, by upper halves, and by whole codes.
-  float most_by_upper(int64_t m, int32_t id) const;
+  // The most that the product of row m and an id can be, by whole codes.
   std::vector<float> most_by_both(Decoder& decoder, int64_t m, const Ids& ids) const;
 
   const View<2> matrix_;
@@ -68,10 +67,14 @@ class Screen {
   std::vector<float> d_;  // [K]
   // [N] the length |d e| of what the upper halves lack of a row, and of what both lack, or a little more. One that is
   // not finite has a scale of 0 and infinite errors, so it always contends.
-  std::vector<float> scale_, upper_error_, error_, length_;  // length: of the row and of its codes, at most
-  std::vector<int32_t> upper_pairs_, lower_pairs_;           // [N] pairs_of_i4
-  std::vector<float> error_peaks_;                           // [blocks] the largest upper_error_ of each
-  float ratio_ = 0;                                          // the largest of a length to its upper_error_
+  struct Whole {
+    float error, length;  // length: of the row and of its codes, at most
+  };
+  std::vector<float> scale_, upper_error_;
+  std::vector<Whole> whole_;
+  std::vector<int32_t> upper_pairs_, lower_pairs_;  // [N] pairs_of_i4
+  std::vector<float> error_peaks_;                  // [blocks] the largest upper_error_ of each
+  float ratio_ = 0;                                 // the largest of a length to its upper_error_
 
   // Of the last estimate, which is unit[m] times what lies in out. It is off by slack[m] upper errors of a row, and by
   // whole codes by near[m] errors and far[m] lengths: for what those lack, for what x lacks, and for rounding, in the

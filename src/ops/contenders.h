@@ -22,12 +22,13 @@ struct Estimate {
 };
 
 // ids[m]: of [0, valid), ascending, those whose sum of estimates may reach least[m]. What a comparison cannot tell, NaN
-// on either side, may.
+// on either side, may. rest[m], if it is asked for: of each of these, what all estimates but the first make at most.
 struct ContendersArgs {
   std::span<const Estimate> sum;  // one at least, all of one M
   int64_t valid;                  // <= N
   const float* least;             // [M]
   std::vector<int32_t>* ids;      // [M], written over
+  std::vector<float>* rest;       // [M], written over, or null
 };
 
 void check(const ContendersArgs& args);

@@ -47,11 +47,14 @@ struct Estimated {
 };
 
 std::vector<std::vector<int32_t>> on(const char* name, int threads, std::vector<Estimate> sum, int64_t valid,
-                                     const std::vector<float>& least) {
+                                     const std::vector<float>& least, std::vector<std::vector<float>>* rest = nullptr) {
   const OpTable& ops = backend(name);
   const std::unique_ptr<Stream> stream = ops.make_stream(threads);
   std::vector<std::vector<int32_t>> ids(least.size(), {-5});
-  ops.contenders({.sum = sum, .valid = valid, .least = least.data(), .ids = ids.data()}, *stream);
+  if (rest) rest->assign(least.size(), {-5});
+  ops.contenders(
+      {.sum = sum, .valid = valid, .least = least.data(), .ids = ids.data(), .rest = rest ? rest->data() : nullptr},
+      *stream);
   return ids;
 }
 
@@ -67,6 +70,28 @@ TEST(Contenders, ThoseThatMayReachTheLeast) {
         for (const int threads : {1, 2, 3}) EXPECT_EQ(on("cpu", threads, sum, valid, least), want) << valid;
       }
     }
+  }
+}
+
+TEST(Contenders, TheRestIsWhatAllButTheFirstMake) {
+  constexpr int64_t N = 777;
+  Estimated a(2, N, 1), b(2, N, 2), c(2, N, 3);
+  for (const char* name : {"reference", "cpu"}) {
+    std::vector<std::vector<float>> rest;
+    const auto ids = on(name, 2, {a.estimate(N), b.estimate(N), c.estimate(N)}, N, {3000, -kInf}, &rest);
+    ASSERT_EQ(ids[1].size(), size_t{N}) << name;
+    for (int64_t m = 0; m < 2; m++) {
+      ASSERT_EQ(rest[m].size(), ids[m].size()) << name;
+      for (size_t i = 0; i < ids[m].size(); i++) {
+        const int32_t n = ids[m][i];
+        float want = 0;
+        for (const Estimated* e : {&b, &c}) want += e->unit[m] * e->value[m * N + n] + e->slack[m] * e->error[n];
+        EXPECT_EQ(rest[m][i], want) << name << " " << n;
+      }
+    }
+    on(name, 1, {a.estimate(N)}, N, {-kInf, kInf}, &rest);
+    EXPECT_EQ(rest[0], std::vector<float>(N, 0)) << name;
+    EXPECT_TRUE(rest[1].empty()) << name;
   }
 }
 

@@ -35,7 +35,6 @@ constexpr bool HasQuads() { return false; }
 #endif
 
 constexpr int kTileRows = 8;  // of x: their sums stay in registers while a row of w passes
-constexpr int kTileCols = 4;  // whose sums are added up together
 constexpr int64_t kGroup = LinearI4Args::kGroup, kHalf = kGroup / 2;
 constexpr int64_t kAhead = 8;  // rows of w that are brought into the cache early
 constexpr int kMostX = LinearI4Args::kMostX;
@@ -44,6 +43,7 @@ HWY_INLINE int64_t RowOf(const LinearI4Args& a, int64_t n) { return a.rows ? a.r
 
 #if HWY_TARGET == HWY_SCALAR
 using SumsVec = int32_t;
+constexpr int kTileCols = 4;
 
 }  // namespace
 
@@ -76,6 +76,7 @@ using Signed = hn::RebindToSigned<Bytes>;
 using Pairs = hn::Repartition<int16_t, Bytes>;
 using Sums = hn::Repartition<int32_t, Bytes>;
 using SumsVec = hn::Vec<Sums>;
+constexpr int kTileCols = hn::MaxLanes(Sums()) < 8 ? 4 : 8;  // whose sums are added up together
 
 // Products of numbers of 8 bits, neighbours added up; no two neighbours' sum leaves int16.
 HWY_INLINE hn::Vec<Pairs> MulPairs(hn::Vec<Bytes> x, hn::Vec<Signed> y) {
@@ -197,13 +198,23 @@ HWY_INLINE void QuadColumn(const LinearI4Args& a, int64_t m, const uint8_t* w, c
 }
 #endif
 
-template <class D>
-HWY_INLINE hn::Vec<hn::Full128<int32_t> > InFour(D d, hn::Vec<D> v) {
+// The sums of all lanes of as many vectors as one of the results has lanes, in their order.
+template <class D, class V = hn::Vec<D> >
+HWY_INLINE V SumsOf(D d, const V* v) {
+  const hn::Repartition<uint64_t, D> two;
+  const auto pairs = [&](V a, V b) HWY_ATTR {
+    return hn::BitCast(two, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  };
+  const auto fours = [&](const V* of) HWY_ATTR {  // of each block of four lanes
+    const auto ab = pairs(of[0], of[1]), ce = pairs(of[2], of[3]);
+    return hn::Add(hn::BitCast(d, hn::InterleaveLower(two, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(two, ab, ce)));
+  };
   if constexpr (hn::MaxLanes(d) == 4) {
-    return v;
+    return fours(v);
   } else {
-    const hn::Half<D> half;
-    return InFour(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+    static_assert(hn::MaxLanes(d) == 8);
+    const V low = fours(v), high = fours(v + 4);
+    return hn::Add(hn::ConcatLowerLower(d, high, low), hn::ConcatUpperUpper(d, high, low));
   }
 }
 
@@ -211,17 +222,9 @@ HWY_INLINE hn::Vec<hn::Full128<int32_t> > InFour(D d, hn::Vec<D> v) {
 // is what sums have beyond products with w - 8. Peaks of the columns before may grow.
 HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* more, int32_t x, const float* scale, float* out,
                        float* peaks) {
-  const hn::Full128<int32_t> d;
-  const hn::Full128<float> df;
-  const hn::Repartition<uint64_t, decltype(d)> two;
-  const auto add = [&](SumsVec one, SumsVec other) HWY_ATTR {
-    const auto v = InFour(Sums(), one), w = InFour(Sums(), other);
-    return hn::BitCast(two, hn::Add(hn::InterleaveLower(d, v, w), hn::InterleaveUpper(d, v, w)));
-  };
-  const auto ab = add(sums[0], sums[1]), ce = add(sums[2], sums[3]);
-  const auto all =
-      hn::Add(hn::BitCast(d, hn::InterleaveLower(two, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(two, ab, ce)));
-  const auto whole = hn::Add(hn::ShiftLeft<1>(hn::Sub(all, hn::LoadU(d, more))), hn::Set(d, x));
+  const Sums d;
+  const hn::RebindToFloat<Sums> df;
+  const auto whole = hn::Add(hn::ShiftLeft<1>(hn::Sub(SumsOf(d, sums), hn::LoadU(d, more))), hn::Set(d, x));
   const auto product = hn::Mul(hn::ConvertTo(df, whole), hn::LoadU(df, scale));
   hn::StoreU(product, df, out);
   hn::StoreU(hn::Max(product, hn::LoadU(df, peaks)), df, peaks);
@@ -231,7 +234,6 @@ HWY_INLINE void Finish(const SumsVec (&sums)[kTileCols], const int32_t* more, in
 // MR rows of x times rows [n, end) of w, at most kPeak of them. kQuads: by QuadColumn.
 template <int MR, bool kQuads>
 void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, int64_t end) {
-  static_assert(kTileCols == 4);
   float peaks[MR][kTileCols];
   std::fill_n(peaks[0], MR * kTileCols, -std::numeric_limits<float>::infinity());
   const int64_t blocks = (a.N + a.kPeak - 1) / a.kPeak, block = n / a.kPeak;
@@ -250,7 +252,8 @@ void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, i
       scale[j] = a.scale[r], pairs[j] = a.pairs[r];
     }
     for (int i = 0; i < MR; i++) {
-      const SumsVec of_row[kTileCols] = {sums[0][i], sums[1][i], sums[2][i], sums[3][i]};
+      SumsVec of_row[kTileCols];
+      for (int j = 0; j < kTileCols; j++) of_row[j] = sums[j][i];
       const int32_t x = packed.sum[static_cast<size_t>(m + i)];
       if (kQuads) std::fill_n(pairs, kTileCols, 8 * x);
       float some[kTileCols], *const to = a.out.f32(m + i, n);
@@ -258,7 +261,8 @@ void Tile(const LinearI4Args& a, const PackedI4& packed, int64_t m, int64_t n, i
       if (cols < kTileCols) std::copy_n(some, cols, to);
     }
   }
-  for (int i = 0; i < MR && a.peaks; i++) a.peaks[(m + i) * blocks + block] = *std::max_element(peaks[i], peaks[i] + 4);
+  for (int i = 0; i < MR && a.peaks; i++)
+    a.peaks[(m + i) * blocks + block] = *std::max_element(peaks[i], peaks[i] + kTileCols);
 }
 
 }  // namespace

@@ -254,7 +254,7 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
 
 // Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
 // norms from those of tokens with themselves. All warps of the block share the work, the `idle` last first and twice,
-// who have no head to settle: `job` counts it over segments.
+// who settle no head's gates: `job` counts it over segments.
 __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, char* room, char* norms_at, int warp,
                                          int lane, unsigned idle, unsigned& job) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
@@ -263,7 +263,8 @@ __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s
   float2* const products = reinterpret_cast<float2*>(room + s.products);
   const auto mine = [&] {
     const unsigned turn = job < 2 * idle ? (job < idle ? job : job - idle) : job % kWarps;
-    return job++, turn == kWarps - 1 - warp;
+    job++;
+    return turn == kWarps - 1 - warp;
   };
   const auto tile = [&](int b) { return b < kt ? keys.tile(b) : queries.tile(b - kt); };
   // Of a product of the tile with itself: that of the lane's row with itself.
