@@ -54,12 +54,13 @@ class Strictness {
 
 // `byte` counts from 1, as the parser's does.
 std::string what_is_wrong(std::string_view text, size_t byte) {
-  if (text.empty()) return "it is empty";
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return "it is empty";
   if (byte == 0 || byte > text.size()) return "it ends in the middle";
   const auto c = static_cast<unsigned char>(text[byte - 1]);
-  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(byte) - 1, '\n');
+  const auto lines = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(byte) - 1, '\n');
   const std::string found = c > 0x20 && c < 0x7f ? fmt::format("'{}'", text[byte - 1]) : fmt::format("0x{:02x}", c);
-  return fmt::format("{} cannot stand there, in line {}", found, line);
+  const std::string where = text.find('\n') == std::string_view::npos ? "" : fmt::format(", in line {}", lines + 1);
+  return fmt::format("{} cannot stand there{}", found, where);
 }
 
 }  // namespace

@@ -100,6 +100,9 @@ TEST_F(BenchSpec, RefusesFilesThatAreNoPromptFiles) {
   expect_refused(with(""), {"--prompts", "bad.jsonl"}, "empty");
   expect_refused(with("# A text\n"), {"line 1", "'#'", "a line like this works"}, "a text");
   expect_refused(with("{\"turns\": [\"x\"]}\n{\"turns\": "), {"bad.jsonl, line 2"}, "cut");
+  const ProcessResult second = with("{\"turns\": [\"x\"]}\n{oops}\n");
+  expect_refused(second, {"bad.jsonl, line 2: ", "'o' cannot stand there; "}, "a bad line");
+  EXPECT_EQ(second.err.find("line 1"), std::string::npos) << second.err;
   expect_refused(with("{\"turns\": \"x\"}"), {"line 1", "turns"}, "a text");
   expect_refused(with("{\"turns\": []}"), {"line 1", "turns"}, "no turn");
   expect_refused(with("{\"turns\": [\"\"]}"), {"line 1", "turns"}, "an empty turn");

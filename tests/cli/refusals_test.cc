@@ -81,6 +81,7 @@ TEST(CliRefusals, FilesThatAreCutOrNotThere) {
     const std::string whole = read_file(tiny_py() / file);
     const std::pair<std::string, Words> cases[] = {{whole.substr(0, whole.size() / 2), {"ends in the middle"}},
                                                    {"", {"empty"}},
+                                                   {" \n\t\n", {"empty"}},
                                                    {"{\n  model", {"'m' cannot stand there", "line 2"}}};
     for (auto [content, names] : cases) {
       const ModelCopy copy;
