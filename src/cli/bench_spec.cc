@@ -48,9 +48,8 @@ std::vector<BenchPrompt> chosen_prompts(const Flags& flags) {
 }
 
 GenerateResult answer(Engine& engine, const Flags& flags, const BenchPrompt& prompt, const GenerateOptions& o) {
-  const Engine::OnText on_text = [](std::string_view) { return !interrupted(); };
-  if (!flags.chat) return engine.generate(std::string_view(prompt.text), o, on_text);
-  return engine.generate(std::vector<Message>{{.role = "user", .content = prompt.text}}, o, on_text);
+  if (!flags.chat) return engine.generate(std::string_view(prompt.text), o);
+  return engine.generate(std::vector<Message>{{.role = "user", .content = prompt.text}}, o);
 }
 
 // The first pass over code and data takes longer than all others: it is left out.
@@ -69,7 +68,7 @@ SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::v
   SpecRun run{.drafter = drafter, .info = engine.info(), .categories = {}};
   catch_interrupts();
   GenerateOptions o = flags.sampling.resolved(run.info);
-  o.on_prefill = [](int64_t) { return !interrupted(); };
+  o.on_prefill = o.on_step = [](int64_t) { return !interrupted(); };
   warm_up(engine, flags, prompts.front(), o);
   for (const BenchPrompt& prompt : prompts) {
     if (interrupted()) break;

@@ -230,7 +230,7 @@ int generate(Flags& flags) {
   options.logprobs = flags.logprobs->count() > 0;
   const bool chatty = !flags.json && !flags.quiet;
   catch_interrupts();
-  options.on_prefill = [](int64_t) { return !interrupted(); };
+  options.on_prefill = options.on_step = [](int64_t) { return !interrupted(); };
   std::function<void()> header;
   if (chatty) header = [&] { print_header(engine.info(), flags, options); };
   const GenerateResult result = run(engine, flags, prompt, options, !flags.json, header);

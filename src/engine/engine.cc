@@ -171,7 +171,8 @@ class Request {
            "the logits behind token {} are not finite; `deltaring inspect --scan` names weights that are not",
            sequence.tokens.size());
     }
-    return true;
+    if (options_.on_step) wanted_ = options_.on_step(stops_.tokens());
+    return wanted_;
   }
 
   void cancel() { wanted_ = false; }

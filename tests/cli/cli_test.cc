@@ -253,6 +253,16 @@ TEST(Cli, InterruptEndsTheOutputWhole) {
   EXPECT_LT(text.out.size(), 4000u) << "it went on after the interrupt";
 }
 
+TEST(Cli, InterruptIsSeenWhereNoTextComes) {
+  const ProcessResult r = interrupted_on_tiny("generate", {"-p", "x", "-n", "8000", "--ignore-eos", "--temperature",
+                                                           "0", "--logit-bias", "4064=100", "--json"});
+  ASSERT_EQ(r.exit_code, 130) << r.err;
+  const json out = json::parse(r.out);
+  EXPECT_EQ(out["text"], "");
+  EXPECT_EQ(out["finish_reason"], "cancelled");
+  EXPECT_LT(out["tokens"].size(), 8000u);
+}
+
 // The reference backend takes about a minute for the whole prompt.
 TEST(Cli, InterruptEndsTheRunningPrompt) {
   std::string prompt;
