@@ -74,8 +74,8 @@ struct GenerateOptions {
   int32_t top_logprobs = 0;    // so many of the likeliest tokens at each place
   // Called with the prompt tokens that are through, behind every prefill pass but the last; false ends the request.
   std::function<bool(int64_t)> on_prefill;
-  // Called with the tokens that are out, behind the prefill and every step unless the request ends there, whether text
-  // came of them or not; false ends the request, and its result holds those tokens.
+  // Called with the tokens that are out, behind the prefill and every step that no stop ends, whether text came of them
+  // or not; false ends the request, and its result holds those tokens.
   std::function<bool(int64_t)> on_step;
 };
 

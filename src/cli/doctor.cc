@@ -43,26 +43,39 @@ struct Drafter {
   std::set<int64_t> windows{2, 4, 8};
 };
 
-std::vector<Drafter> drafters_of(const EngineOptions& o) {
-  std::vector<Drafter> drafters{{.algorithm = "ngram"}};
+// What the folders hold; an engine that runs has weights of its own.
+struct Loaded {
+  Weights model;
+  std::optional<BlockWeights> block;
+};
+
+Loaded load(EngineOptions o) {
   const ModelConfig config = load_model_config(o.model);
-  EngineOptions resolved = o;
-  const std::optional<BlockConfig> block = resolve_drafter(resolved, config);
-  if (load_weights(o.model, config).mtp) drafters.push_back({.algorithm = "eagle"});
-  if (!block) return drafters;
-  Drafter drafter{.algorithm = name_of(block->kind()), .folder = o.speculative_draft_model_path};
-  drafter.windows.insert(block->window());
-  std::erase_if(drafter.windows, [&](int64_t T) { return T > block->window(); });
+  const std::optional<BlockConfig> block = resolve_drafter(o, config);
+  Loaded loaded{.model = load_weights(o.model, config), .block = {}};
+  if (block) loaded.block = load_block_weights(o.speculative_draft_model_path, *block);
+  return loaded;
+}
+
+std::vector<Drafter> drafters_of(const EngineOptions& o, const Loaded& loaded) {
+  std::vector<Drafter> drafters{{.algorithm = "ngram"}};
+  if (loaded.model.mtp) drafters.push_back({.algorithm = "eagle"});
+  if (!loaded.block) return drafters;
+  const BlockConfig& block = loaded.block->config;
+  Drafter drafter{.algorithm = name_of(block.kind()), .folder = o.speculative_draft_model_path};
+  drafter.windows.insert(block.window());
+  std::erase_if(drafter.windows, [&](int64_t T) { return T > block.window(); });
   drafters.push_back(drafter);
   return drafters;
 }
 
-void check_weights(const EngineOptions& o, Checks& checks) {
-  const ModelConfig config = load_model_config(o.model);
-  const std::vector<NonFinite> bad = non_finite(load_weights(o.model, config));
-  checks.add(bad.empty(), bad.empty()
-                              ? "every weight is finite"
-                              : fmt::format("{} tensors hold NaN or infinity, first {}", bad.size(), bad.front().name));
+// `whose` are the weights.
+template <class AnyWeights>
+void check_weights(const char* whose, const AnyWeights& weights, Checks& checks) {
+  const std::vector<NonFinite> bad = non_finite(weights);
+  checks.add(bad.empty(), bad.empty() ? fmt::format("every weight of the {} is finite", whose)
+                                      : fmt::format("{} tensors of the {} hold NaN or infinity, first {}", bad.size(),
+                                                    whose, bad.front().name));
 }
 
 // Speculation on, off, and on again must give the same tokens and the same bits of logits.
@@ -95,12 +108,15 @@ void check_drafter(EngineOptions o, const Drafter& drafter, int64_t T, int64_t m
 }
 
 int doctor(Flags& flags) {
-  const std::vector<Drafter> drafters = drafters_of(flags.engine);
+  std::optional<Loaded> loaded = load(flags.engine);
+  const std::vector<Drafter> drafters = drafters_of(flags.engine, *loaded);
   report_loading(flags.engine);
   flags.engine.on_notice = {};
   fmt::print("{}\n", flags.engine.model);
   Checks checks;
-  check_weights(flags.engine, checks);
+  check_weights("model", loaded->model, checks);
+  if (loaded->block) check_weights("drafter", *loaded->block, checks);
+  loaded.reset();
   for (const Drafter& drafter : drafters) {
     for (const int64_t T : drafter.windows) {
       try {

@@ -65,6 +65,12 @@ json drafter_of(const BlockWeights& weights) {
           {"parameters", parameters},       {"bytes", weights.bytes}};
 }
 
+json json_of(const std::vector<NonFinite>& tensors) {
+  json list = json::array();
+  for (const NonFinite& n : tensors) list.push_back({{"name", n.name}, {"count", n.count}, {"size", n.size}});
+  return list;
+}
+
 json report(const Flags& flags) {
   const std::filesystem::path folder = flags.engine.model;
   const ModelConfig config = load_model_config(folder);
@@ -133,11 +139,8 @@ json report(const Flags& flags) {
     out["block_drafter"] = drafter_of(*drafter);
     for (const std::string& notice : drafter->notices) out["notices"].push_back(notice);
   }
-  if (flags.scan) {
-    out["non_finite"] = json::array();
-    for (const NonFinite& n : non_finite(weights))
-      out["non_finite"].push_back({{"name", n.name}, {"count", n.count}, {"size", n.size}});
-  }
+  if (flags.scan) out["non_finite"] = json_of(non_finite(weights));
+  if (flags.scan && drafter) out["block_drafter"]["non_finite"] = json_of(non_finite(*drafter));
   return out;
 }
 
@@ -157,6 +160,15 @@ void print_state(const json& r) {
       human_bytes(ring), r["T"].get<int>(), r["R"].get<int>(), r["F"].get<int>(), bytes_of(r, "checkpoint_bytes"),
       r["checkpoint_dtype"].get<std::string>(), bytes_of(r, "record_bytes"), bytes_of(r, "conv_bytes"),
       bytes_of(r, "snapshot_bytes"));
+}
+
+// `whose` are the weights.
+void print_scan(const char* whose, const json& non_finite) {
+  if (non_finite.empty()) fmt::print("  scan       every weight of the {} is finite\n", whose);
+  for (const json& n : non_finite) {
+    fmt::print("  scan       {} of the {}: {} of {} elements are not finite\n", n["name"].get<std::string>(), whose,
+               n["count"].get<int64_t>(), n["size"].get<int64_t>());
+  }
 }
 
 void print(const Flags& flags, const json& r) {
@@ -206,11 +218,8 @@ void print(const Flags& flags, const json& r) {
              r["max_position_embeddings"].get<int64_t>());
   for (const json& notice : r["notices"]) fmt::print("  notice     {}\n", notice.get<std::string>());
   if (!r.contains("non_finite")) return;
-  if (r["non_finite"].empty()) fmt::print("  scan       every weight is finite\n");
-  for (const json& n : r["non_finite"]) {
-    fmt::print("  scan       {}: {} of {} elements are not finite\n", n["name"].get<std::string>(),
-               n["count"].get<int64_t>(), n["size"].get<int64_t>());
-  }
+  print_scan("model", r["non_finite"]);
+  if (r.contains("block_drafter")) print_scan("drafter", r["block_drafter"]["non_finite"]);
 }
 
 }  // namespace

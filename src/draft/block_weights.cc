@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "model/non_finite.h"
 #include "model/safetensors.h"
 #include "model/tensor_binder.h"
 
@@ -205,6 +206,15 @@ BlockWeights bind_block_weights(const BlockConfig& config, std::shared_ptr<const
 
 BlockWeights load_block_weights(const std::filesystem::path& folder, const BlockConfig& config) {
   return bind_block_weights(config, std::make_shared<SafeTensors>(SafeTensors::open(folder)));
+}
+
+std::vector<NonFinite> non_finite(const BlockWeights& weights) {
+  NonFiniteScan scan;
+  visit_all(weights, [&](const std::string& name, const Shape&, const auto& field) {
+    using Field = std::remove_cvref_t<decltype(field)>;
+    if constexpr (!std::is_same_v<Field, std::vector<int32_t>>) scan(name, field);
+  });
+  return std::move(scan.list);
 }
 
 }  // namespace deltaring

@@ -67,4 +67,7 @@ BlockWeights bind_block_weights(const BlockConfig& config, std::shared_ptr<const
 // bind_block_weights of the safetensors in a drafter's folder.
 BlockWeights load_block_weights(const std::filesystem::path& folder, const BlockConfig& config);
 
+// Scans every bound tensor, as the one of a model's weights. Names are those of the config's tensors, without `model.`.
+std::vector<NonFinite> non_finite(const BlockWeights& weights);
+
 }  // namespace deltaring

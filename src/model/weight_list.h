@@ -3,7 +3,6 @@
 #pragma once
 #include <fmt/format.h>
 
-#include <concepts>
 #include <string>
 #include <vector>
 
@@ -17,11 +16,6 @@ inline constexpr const char* kMtp = "mtp.";
 inline std::string head_name(const std::string& prefix) {
   return prefix == "language_model.model." ? "language_model.lm_head.weight" : "lm_head.weight";
 }
-
-// Whether a field may be in float8.
-template <class Field>
-concept Scalable =
-    std::same_as<std::remove_const_t<Field>, WeightMatrix> || std::same_as<std::remove_const_t<Field>, WeightStack>;
 
 template <class Attention, class Visit>
 void visit_attention(const ModelConfig& c, const std::string& at, Attention& w, const Visit& visit) {

@@ -1,12 +1,14 @@
 // The weights of a model, bound by name. Binding is strict: what the config asks for and what the source holds must be
 // the same set of tensors, so that no weight is ever silently left out.
 #pragma once
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/arena.h"
@@ -35,6 +37,11 @@ struct WeightStack {
     return scales ? WeightMatrix(values[e], scales[e]) : WeightMatrix(values[e]);
   }
 };
+
+// Whether a field may be in float8.
+template <class Field>
+concept Scalable =
+    std::same_as<std::remove_const_t<Field>, WeightMatrix> || std::same_as<std::remove_const_t<Field>, WeightStack>;
 
 struct MoeWeights {
   View<2> router;                      // [E, H]

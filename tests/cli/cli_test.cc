@@ -244,6 +244,33 @@ TEST(Cli, NonFiniteWeightsAreFound) {
   EXPECT_EQ(doctor.out.find("healthy"), std::string::npos) << doctor.out;
 }
 
+// The same in a drafter, which can say anything without changing the output.
+TEST(Cli, NonFiniteWeightsOfADrafterAreFound) {
+  const std::string whole = tiny_py().string() + "-dspark";
+  const auto scanned = [&](const std::string& drafter, Words more) {
+    more.insert(more.begin(), {"--scan", "--drafter", drafter});
+    return on_tiny("inspect", more);
+  };
+  EXPECT_TRUE(json_of(scanned(whole, {"--json"}))["block_drafter"]["non_finite"].empty());
+  EXPECT_NE(scanned(whole, {}).out.find("every weight of the drafter is finite"), std::string::npos);
+  const ModelCopy copy(whole);
+  copy.edit_weights([&](json& header, std::string& data) {
+    const size_t at = header["fc.weight"]["data_offsets"][0].get<size_t>();
+    data[at] = '\xc0', data[at + 1] = '\x7f';  // bfloat16 NaN
+  });
+  const json out = json_of(scanned(copy.path(), {"--json"}));
+  EXPECT_TRUE(out["non_finite"].empty());
+  ASSERT_EQ(out["block_drafter"]["non_finite"].size(), 1u);
+  EXPECT_EQ(out["block_drafter"]["non_finite"][0]["name"], "fc.weight");
+  EXPECT_EQ(out["block_drafter"]["non_finite"][0]["count"], 1);
+  const ProcessResult doctor = on_tiny("doctor", {"-n", "4", "--drafter", copy.path()});
+  EXPECT_EQ(doctor.exit_code, 1) << doctor.err;
+  for (const char* line : {"ok    every weight of the model",
+                           "FAIL  1 tensors of the drafter hold NaN or infinity, first "
+                           "fc.weight"})
+    EXPECT_NE(doctor.out.find(line), std::string::npos) << doctor.out;
+}
+
 TEST(Cli, InterruptEndsTheOutputWhole) {
   const Words words{"-p", "# \u4e16\u754c \U0001f642\n", "-n", "8000", "--ignore-eos", "--temperature", "2"};
   const ProcessResult text = on_tiny("generate", words, {.interrupt_at_first_output = true});

@@ -89,11 +89,11 @@ inline bool is_utf8(std::string_view text) {
   return true;
 }
 
-// A copy of the embedded model that a test breaks; the weights are a link.
+// A copy of the embedded model, or of another folder, that a test breaks; the weights are a link.
 class ModelCopy {
  public:
-  ModelCopy() {
-    for (const auto& file : std::filesystem::directory_iterator(tiny_py())) {
+  explicit ModelCopy(const std::filesystem::path& whole = tiny_py()) : whole_(whole) {
+    for (const auto& file : std::filesystem::directory_iterator(whole)) {
       const auto target = folder_.path() / file.path().filename();
       if (file.path().extension() == ".safetensors")
         std::filesystem::create_symlink(file.path(), target);
@@ -115,7 +115,7 @@ class ModelCopy {
   }
   // The weights with their header and data changed in place.
   void edit_weights(const std::function<void(json& header, std::string& data)>& change) const {
-    const std::string file = read_file(tiny_py() / "model.safetensors");
+    const std::string file = read_file(whole_ / "model.safetensors");
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | static_cast<unsigned char>(file[static_cast<size_t>(i)]);
     json header = json::parse(file.substr(8, length));
@@ -127,6 +127,7 @@ class ModelCopy {
   }
 
  private:
+  const std::filesystem::path whole_;
   ScratchFolder folder_;
 };
 
