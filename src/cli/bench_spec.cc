@@ -83,19 +83,22 @@ SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::v
   return run;
 }
 
-// Before the work; what is there stays until there is a plot, and what is not there does not come into being.
+// Before the work; what is there stays until there is a plot, and what is not there, if only behind a link, does not
+// come into being.
 void check_writable(const std::string& svg) {
   if (svg.empty()) return;
-  const bool there = std::filesystem::exists(svg);
+  std::error_code ignored;  // what cannot be looked at cannot be written either
+  const bool there = std::filesystem::status(svg, ignored).type() != std::filesystem::file_type::not_found;
   check(std::ofstream(svg, std::ios::app).good(), "--svg {}: cannot be written; a file in a folder that exists works",
         svg);
-  if (!there) std::filesystem::remove(svg);
+  if (!there) std::filesystem::remove(std::filesystem::canonical(svg, ignored), ignored);
 }
 
 int bench_spec(Flags& flags) {
   const std::vector<BenchPrompt> prompts = chosen_prompts(flags);
+  std::error_code ignored;  // a folder that cannot be looked at counts as missing
   for (const std::string& drafter : flags.drafters) {
-    check(!needs_folder(drafter) || std::filesystem::is_directory(drafter),
+    check(!needs_folder(drafter) || std::filesystem::is_directory(drafter, ignored),
           "--drafter {}: there is no such folder, and of names {} work", drafter, fmt::join(kAlgorithmsAlone, ", "));
   }
   const bool drafted = std::ranges::any_of(flags.drafters, [](const std::string& name) { return name != "none"; });

@@ -81,11 +81,12 @@ std::string round_up(int64_t bytes) {
 
 // A model folder, with or without its weights, or a config.json alone.
 PlannedModel read_model(const std::filesystem::path& path) {
-  if (std::filesystem::is_regular_file(path)) {
+  std::error_code ignored;  // load_model_config says what cannot be looked at
+  if (std::filesystem::is_regular_file(path, ignored)) {
     return planned_model(parse_model_config(read_text(path), path.string()));
   }
   const ModelConfig config = load_model_config(path);
-  const auto has = [&](const char* name) { return std::filesystem::exists(path / name); };
+  const auto has = [&](const char* name) { return std::filesystem::exists(path / name, ignored); };
   if (!has("model.safetensors") && !has("model.safetensors.index.json")) return planned_model(config);
   return planned_model(load_weights(path, config));
 }

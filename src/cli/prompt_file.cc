@@ -40,7 +40,7 @@ BenchPrompt prompt_of(const json& row, const std::string& where, size_t number) 
 
 std::vector<BenchPrompt> read_prompts(const std::filesystem::path& path) {
   const std::string works = fmt::format("a line like this works: {}", kRow);
-  check(std::filesystem::is_regular_file(path), "--prompts {}: there is no such file; in one {}", path.string(), works);
+  check_file("--prompts", path, "in a file " + works);
   const std::string text = read_text(path);
   std::vector<BenchPrompt> prompts;
   if (const size_t first = text.find_first_not_of(" \t\r\n"); first != std::string::npos && text[first] == '[') {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -49,8 +48,7 @@ VerifyMode mode_of(const std::string& name) {
 // {"sample_batch_tokens": [1, 4, 8], "sample_steps_per_sec": [90, 80, 71]}; other keys are ignored.
 StepCost read_step_cost(const std::string& path) {
   const char* const works = R"({"sample_batch_tokens": [1, 8], "sample_steps_per_sec": [90, 71]} works)";
-  check(std::filesystem::is_regular_file(path),
-        "--speculative-dspark-sps-table-path {}: there is no such file; one with {}", path, works);
+  check_file("--speculative-dspark-sps-table-path", path, fmt::format("a file with {}", works));
   const nlohmann::json table = parse_json(read_text(path), path, works);
   const JsonFields fields(table, path);
   const std::vector<int64_t> tokens = fields.integers("sample_batch_tokens", 1, int64_t{1} << 30);

@@ -94,6 +94,17 @@ std::string read_text(const std::filesystem::path& path) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
+void check_file(std::string_view flag, const std::filesystem::path& path, std::string_view works) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::is_regular_file(status)) return;
+  const std::string found = !std::filesystem::status_known(status)  ? "cannot be looked at: " + error.message()
+                            : !std::filesystem::exists(status)      ? "there is no such file"
+                            : std::filesystem::is_directory(status) ? "is a folder"
+                                                                    : "is a pipe or a device, no file on a disk";
+  fail(ErrorKind::invalid_argument, "{} {}: {}; {}", flag, path.string(), found, works);
+}
+
 void check_model_folder(const std::filesystem::path& folder) {
   constexpr const char* kHolds =
       "a model folder holds config.json, tokenizer.json and model.safetensors (or model.safetensors.index.json with "

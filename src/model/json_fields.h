@@ -21,6 +21,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& where,
 // The whole file. Throws Error(not_found) when it cannot be opened.
 std::string read_text(const std::filesystem::path& path);
 
+// Throws Error naming `flag` unless `path`, its value, is a file, saying what it is instead and then `works`.
+void check_file(std::string_view flag, const std::filesystem::path& path, std::string_view works);
+
 // Throws Error unless `folder` is a folder, saying what a model folder holds.
 void check_model_folder(const std::filesystem::path& folder);
 

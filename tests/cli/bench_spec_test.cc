@@ -78,6 +78,17 @@ TEST_F(BenchSpec, InterruptedItReportsWhatItHas) {
   EXPECT_LT(out["runs"][0]["overall"]["requests"], 2000);
 }
 
+TEST_F(BenchSpec, APlotIsWrittenWhereALinkLeads) {
+  const std::string link = file("link.svg"), plot = file("plot.svg");
+  std::filesystem::create_symlink(plot, link);
+  EXPECT_EQ(bench({"--ragged-verify-mode", "compact", "--svg", link}).exit_code, 2) << "refused behind the check";
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_FALSE(std::filesystem::exists(plot)) << "nothing comes into being";
+  EXPECT_EQ(bench({"--category", "text", "--svg", link}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_TRUE(read_file(plot).starts_with("<svg"));
+}
+
 TEST_F(BenchSpec, TheSetThatShipsIsInTheFormat) {
   const ProcessResult r = on_tiny("bench-spec", {"--prompts", DELTARING_SOURCE_DIR "/bench/prompts/speed.jsonl", "-n",
                                                  "2", "--num-prompts", "1", "--chat", "--json"});
@@ -112,6 +123,10 @@ TEST_F(BenchSpec, RefusesFilesThatAreNoPromptFiles) {
   expect_refused(with("{\"turns\": [\"FULL BENCHMARK DATA SHOULD BE FETCHED FROM\"]}"), {"prepare_data.py"}, "a stub");
   expect_refused(on_tiny("bench-spec", {"--prompts", file("nothing")}),
                  {"--prompts", "nothing", "a line like this works"}, "no file");
+  expect_refused(on_tiny("bench-spec", {"--prompts", file(".")}), {"--prompts", "is a folder"}, "a folder");
+  expect_refused(on_tiny("bench-spec", {"--prompts", "/dev/null"}), {"--prompts /dev/null", "a device"}, "a device");
+  const std::string long_name(300, 'x');
+  expect_refused(on_tiny("bench-spec", {"--prompts", long_name}), {"--prompts", "cannot be looked at"}, "a long name");
   expect_refused(on_tiny("bench-spec", {}), {"--prompts"}, "no prompts");
   expect_refused(bench({"--category", "poetry"}), {"--category", "poetry", "code", "text"}, "no such category");
   expect_refused(bench({"--drafter", "psychic"}), {"psychic", "ngram"}, "no such drafter");
@@ -119,6 +134,8 @@ TEST_F(BenchSpec, RefusesFilesThatAreNoPromptFiles) {
   expect_refused(bench({"--drafter", "none", "--simulate-acceptance-length", "3"}),
                  {"--simulate-acceptance-length 3", "--drafter ngram"}, "nothing drafts");
   expect_refused(bench({"--svg", file("no/such/plot.svg")}), {"--svg"}, "no such folder");
+  expect_refused(bench({"--svg", long_name}), {"--svg", "a file in a folder that exists works"}, "a long name");
+  expect_refused(bench({"--drafter", long_name}), {"--drafter", "no such folder"}, "a long name");
   const std::string kept = file("kept.svg");
   std::ofstream(kept) << "an older plot";
   expect_refused(bench({"--drafter", "none,nope", "--svg", kept}), {"--drafter nope"}, "no such drafter");

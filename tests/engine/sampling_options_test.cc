@@ -149,6 +149,12 @@ TEST(EngineModes, CostsComeFromAFileToo) {
                           R"({"sample_batch_tokens": [0], "sample_steps_per_sec": [1]})"}) {
     EXPECT_FALSE(refusal([&] { drafted(bad); }).empty()) << bad;
   }
+  const auto with_path = [&](const std::filesystem::path& path) {
+    o.speculative_dspark_sps_table_path = path.string();
+    return refusal([&] { Engine engine(o); });
+  };
+  EXPECT_NE(with_path(folder.path()).find("is a folder"), std::string::npos);
+  EXPECT_NE(with_path(folder.path() / "nothing").find("there is no such file"), std::string::npos);
 }
 
 TEST(EngineModes, ImpossibleCombinationsNameTheModesThatWork) {
