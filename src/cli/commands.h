@@ -52,6 +52,18 @@ std::string describe_sampling(const GenerateOptions& options);  // in a few word
 template <class Value>
 using NumberOf = typename decltype(std::optional(std::declval<Value&>()))::value_type;
 
+// What is asked of a T, behind a number that `does_not_fit` one.
+template <class T>
+std::string wanted(bool does_not_fit) {
+  using Limits = std::numeric_limits<T>;
+  if constexpr (!std::is_integral_v<T>) {
+    return does_not_fit ? "a number, neither too large nor too close to 0" : "a number";
+  } else {
+    if (does_not_fit) return fmt::format("a whole number from {} to {}", Limits::min(), Limits::max());
+    return std::is_unsigned_v<T> ? "a whole number from 0 on" : "a whole number";
+  }
+}
+
 // An option for a number that must be given as one and fit its type: CLI11 alone takes "-1" for an unsigned and cuts
 // what is too large. An error names `works`.
 template <class Value>
@@ -61,13 +73,11 @@ CLI::Option* add_number(CLI::App& command, const std::string& name, Value& value
   CLI::Option* option = command.add_option(name, value, description);
   return option->check([option, works](const std::string& text) {
     T parsed;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
-    const bool too_far = error == std::errc::result_out_of_range;
-    check(error == std::errc() && end == text.data() + text.size(), "{} {}: {}{}; {} works", option->get_name(), text,
-          !std::is_integral_v<T>  ? "a number"
-          : std::is_unsigned_v<T> ? "a whole number from 0 on"
-                                  : "a whole number",
-          too_far ? fmt::format(" up to {}", std::numeric_limits<T>::max()) : "", works);
+    const bool plus = text.starts_with('+') && !text.starts_with("+-");  // from_chars takes none, CLI11 does
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + plus, end, parsed);
+    check(error == std::errc() && rest == end, "{} {}: {}; {} works", option->get_name(), text,
+          wanted<T>(error == std::errc::result_out_of_range), works);
     return std::string();
   });
 }

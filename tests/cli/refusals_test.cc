@@ -1,5 +1,6 @@
 // What the command line refuses: exit code 2, one line that names what was wrong and, where a number is asked for, a
 // value that works.
+#include <tuple>
 #include <utility>
 
 #include "cli/cli_testing.h"
@@ -258,8 +259,18 @@ TEST(CliRefusals, Values) {
     expect_refused(r, names, flag);
     EXPECT_TRUE(r.err.starts_with("error: " + std::string(flag) + " abc: ")) << r.err;
   }
-  expect_refused(on_tiny("generate", {"-p", "x", "-n", "99999999999999999999"}),
-                 {"a whole number up to 9223372036854775807"}, "too large for its type");
+  const std::tuple<const char*, const char*, const char*> no_fits[] = {
+      {"-n", "99999999999999999999", "a whole number from -9223372036854775808 to 9223372036854775807; 256 works"},
+      {"-n", "-99999999999999999999", "a whole number from -9223372036854775808 to 9223372036854775807; 256 works"},
+      {"--threads", "4294967297", "a whole number from -2147483648 to 2147483647; 0 works"},
+      {"--seed", "99999999999999999999", "a whole number from 0 to 18446744073709551615; 0 works"},
+      {"--min-p", "1e-50", "1e-50: a number, neither too large nor too close to 0; 0.05 works"},
+      {"--temperature", "1e50", "1e50: a number, neither too large nor too close to 0; 0.7 works"},
+      {"--temperature", "+-1", "+-1: a number; 0.7 works"}};
+  for (const auto& [flag, value, wanted] : no_fits) {
+    expect_refused(on_tiny("generate", {"-p", "x", flag, value}), {wanted}, std::string(flag) + " " + value);
+  }
+  EXPECT_EQ(on_tiny("generate", {"-p", "x", "-n", "+1", "--temperature", "+0.5", "--seed", "+3"}).exit_code, 0);
   expect_refused(on_tiny("generate", {"-p", "x", "-n", "1", "--stop", ""}), {"stop"}, "an empty stop string");
   expect_refused(on_tiny("inspect", {"--speculative-algorithm", "medusa"}), {"--speculative-algorithm", "medusa"},
                  "inspect");
