@@ -107,6 +107,8 @@ int bench_spec(Flags& flags) {
   if (!flags.json) report_loading(flags.engine);
   SpecReport report{.model = flags.engine.model,
                     .prompts = flags.prompts,
+                    .options = {},
+                    .chat = flags.chat,
                     .planned = static_cast<int64_t>(flags.drafters.size() * prompts.size())};
   for (const std::string& drafter : flags.drafters) {
     if (!interrupted()) report.runs.push_back(run_drafter(flags, drafter, prompts));

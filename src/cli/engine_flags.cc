@@ -159,9 +159,14 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
 }
 
 std::string describe_sampling(const GenerateOptions& o) {
-  if (o.temperature == 0) return "greedy";
-  return fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}", o.temperature, o.top_k, o.top_p,
-                     o.min_p, o.seed);
+  std::string text = o.temperature == 0 ? "greedy"
+                                        : fmt::format("temperature {:g}, top-k {}, top-p {:g}, min-p {:g}, seed {}",
+                                                      o.temperature, o.top_k, o.top_p, o.min_p, o.seed);
+  if (o.repetition_penalty != 1) text += fmt::format(", repetition penalty {:g}", o.repetition_penalty);
+  if (o.presence_penalty != 0) text += fmt::format(", presence penalty {:g}", o.presence_penalty);
+  if (o.frequency_penalty != 0) text += fmt::format(", frequency penalty {:g}", o.frequency_penalty);
+  for (const auto& [id, bias] : o.logit_bias) text += fmt::format(", logit bias {}={:g}", id, bias);
+  return text;
 }
 
 void flush_output() {

@@ -100,9 +100,11 @@ std::string table(const SpecReport& report) {
   for (const SpecRun& run : report.runs) {
     windows += fmt::format("{}{} T={}", windows.empty() ? "" : ", ", run.drafter, run.info.T);
   }
+  const GenerateOptions& o = report.options;
   std::string text =
-      fmt::format("{} on {}: {}, {} tokens at most, one request at a time; {} (T-1 drafts a step)\n", report.model,
-                  report.prompts, describe_sampling(report.options), report.options.max_tokens, windows);
+      fmt::format("{} on {}: {}, {} tokens at most{}{}, one request at a time; {} (T-1 drafts a step)\n", report.model,
+                  report.prompts, describe_sampling(o), o.max_tokens, o.ignore_eos ? ", end tokens ignored" : "",
+                  report.chat ? ", prompts as user turns" : "", windows);
   text += fmt::format("{:<10} {:<16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9}   {}\n", "drafter", "category", "requests",
                       "tokens", "length", "mean", "steps/s", "tok/s", "% of drafts accepted, by position");
   for (const SpecRun& run : report.runs) {
@@ -121,6 +123,8 @@ std::string table(const SpecReport& report) {
 
 std::string to_json(const SpecReport& report) {
   const GenerateOptions& o = report.options;
+  json logit_bias = json::object();
+  for (const auto& [id, bias] : o.logit_bias) logit_bias[std::to_string(id)] = bias;
   json out = {{"model", report.model},
               {"prompts", report.prompts},
               {"concurrency", report.concurrency},
@@ -129,8 +133,13 @@ std::string to_json(const SpecReport& report) {
               {"top_p", o.top_p},
               {"top_k", o.top_k},
               {"min_p", o.min_p},
+              {"repetition_penalty", o.repetition_penalty},
+              {"presence_penalty", o.presence_penalty},
+              {"frequency_penalty", o.frequency_penalty},
+              {"logit_bias", logit_bias},
               {"seed", o.seed},
               {"ignore_eos", o.ignore_eos},
+              {"chat", report.chat},
               {"interrupted", report.interrupted},
               {"runs", json::array()}};
   for (const SpecRun& run : report.runs) {

@@ -40,6 +40,7 @@ struct SpecRun {
 struct SpecReport {
   std::string model, prompts;
   GenerateOptions options;
+  bool chat = false;  // prompts are user turns
   int64_t concurrency = 1;
   std::vector<SpecRun> runs;
   int64_t planned = 0;       // requests of all runs

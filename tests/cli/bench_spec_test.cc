@@ -61,6 +61,30 @@ TEST_F(BenchSpec, PrintsATable) {
   EXPECT_EQ(r.out.find("interrupted"), std::string::npos);
 }
 
+TEST_F(BenchSpec, SaysWhatIsNotAtItsDefault) {
+  const Words words{"--category", "text",
+                    "--chat",     "--repetition-penalty",
+                    "1.1",        "--presence-penalty",
+                    "0.5",        "--frequency-penalty",
+                    "0.25",       "--logit-bias",
+                    "42=-100"};
+  const ProcessResult r = bench(words);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("greedy, repetition penalty 1.1, presence penalty 0.5, frequency penalty 0.25, logit bias "
+                       "42=-100, 24 tokens at most, end tokens ignored, prompts as user turns, one request"),
+            std::string::npos)
+      << r.out;
+  Words all = words;
+  all.push_back("--json");
+  const json out = json::parse(bench(all).out), plain = json::parse(bench({"--category", "text", "--json"}).out);
+  EXPECT_EQ(out["chat"], true);
+  EXPECT_EQ(out["presence_penalty"], 0.5);
+  EXPECT_EQ(out["logit_bias"], json({{"42", -100.0}}));
+  EXPECT_EQ(plain["chat"], false);
+  EXPECT_EQ(plain["repetition_penalty"], 1);
+  EXPECT_EQ(plain["logit_bias"], json::object());
+}
+
 TEST_F(BenchSpec, InterruptedItReportsWhatItHas) {
   std::string many;
   for (int i = 0; i < 2000; i++) many += line("text", "The");
