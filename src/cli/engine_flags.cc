@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <utility>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -79,17 +78,14 @@ void add_window_flags(CLI::App& command, EngineOptions& o) {
 
 void check_drafted(const EngineOptions& o, const char* works) {
   if (o.speculative_algorithm != "none" || !o.speculative_draft_model_path.empty()) return;
-  const std::pair<bool, std::string> flags[] = {
-      {o.speculative_num_draft_tokens > 1,
-       fmt::format("--speculative-num-draft-tokens {}", o.speculative_num_draft_tokens)},
-      {o.speculative_adaptive, "--speculative-adaptive"},
-      {!o.speculative_dspark_sps_table_path.empty(),
-       "--speculative-dspark-sps-table-path " + o.speculative_dspark_sps_table_path},
-      {o.simulate_acceptance_length != 0,
-       fmt::format("--simulate-acceptance-length {:g}", o.simulate_acceptance_length)}};
-  for (const auto& [given, flag] : flags) {
-    check(!given, "{}: nothing drafts here; {} beside it works for every model", flag, works);
-  }
+  constexpr const char* kIdle = "{}{}: nothing drafts here; {} beside it works for every model";
+  const int64_t T = o.speculative_num_draft_tokens;
+  const std::string& table = o.speculative_dspark_sps_table_path;
+  const double length = o.simulate_acceptance_length;
+  check(T <= 1, kIdle, "--speculative-num-draft-tokens ", T, works);
+  check(!o.speculative_adaptive, kIdle, "--speculative-adaptive", "", works);
+  check(table.empty(), kIdle, "--speculative-dspark-sps-table-path ", table, works);
+  check(length == 0, kIdle, "--simulate-acceptance-length ", length, works);
 }
 
 void add_prefill_flags(CLI::App& command, EngineOptions& o) {
