@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -52,7 +53,7 @@ GenerateResult answer(Engine& engine, const Flags& flags, const BenchPrompt& pro
   return engine.generate(std::vector<Message>{{.role = "user", .content = prompt.text}}, o);
 }
 
-// The first pass over code and data takes longer than all others: it is left out.
+// The first pass over code and data takes longer than all others: it is left out, as is all behind a ^C.
 void warm_up(Engine& engine, const Flags& flags, const BenchPrompt& prompt, GenerateOptions o) {
   o.max_tokens = 8;
   answer(engine, flags, prompt, o);
@@ -69,7 +70,7 @@ SpecRun run_drafter(const Flags& flags, const std::string& drafter, const std::v
   catch_interrupts();
   GenerateOptions o = flags.sampling.resolved(run.info);
   o.on_prefill = o.on_step = [](int64_t) { return !interrupted(); };
-  warm_up(engine, flags, prompts.front(), o);
+  if (!interrupted()) warm_up(engine, flags, prompts.front(), o);
   for (const BenchPrompt& prompt : prompts) {
     if (interrupted()) break;
     const GenerateResult result = answer(engine, flags, prompt, o);
@@ -111,7 +112,10 @@ int bench_spec(Flags& flags) {
                     .chat = flags.chat,
                     .planned = static_cast<int64_t>(flags.drafters.size() * prompts.size())};
   for (const std::string& drafter : flags.drafters) {
-    if (!interrupted()) report.runs.push_back(run_drafter(flags, drafter, prompts));
+    if (interrupted()) break;
+    SpecRun run = run_drafter(flags, drafter, prompts);
+    // The first stays without requests too: it says what was to run.
+    if (report.runs.empty() || run.overall().requests > 0) report.runs.push_back(std::move(run));
   }
   report.interrupted = interrupted();
   report.options = flags.sampling.resolved(report.runs.front().info);
