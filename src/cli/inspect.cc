@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
-#include "engine/drafters.h"
+#include "cli/planned_drafter.h"
 #include "engine/memory_plan.h"
 #include "model/generation_config.h"
 #include "model/tokenizer.h"
@@ -79,14 +79,7 @@ json report(const Flags& flags) {
   const GenerationConfig generation = load_generation_config(folder, config);
   EngineOptions engine = flags.engine;
   PlannedModel planned = planned_model(weights);
-  std::optional<BlockWeights> drafter;
-  if (const std::optional<BlockConfig> block = resolve_drafter(engine, config)) {
-    drafter = load_block_weights(engine.speculative_draft_model_path, *block);
-    add_drafter(planned, *drafter);
-  } else if (flags.algorithm->count() == 0) {
-    engine.speculative_algorithm = "eagle";
-  }
-  check_drafted(engine);
+  const std::optional<BlockWeights> drafter = add_planned_drafter(planned, engine, *flags.algorithm);
   const MemoryPlan memory = plan_memory(planned, engine);
   const StateShape& shape = memory.shape;
   const StateOptions& state = memory.options;

@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "cli/commands.h"
-#include "engine/drafters.h"
+#include "cli/planned_drafter.h"
 #include "engine/load.h"
 #include "engine/memory_plan.h"
 #include "model/json_fields.h"
@@ -106,16 +106,7 @@ Column plan_column(const PlannedModel& model, EngineOptions options, const char*
 Report make_report(Flags& flags) {
   EngineOptions& o = flags.engine;
   Report r{.model = read_model(o.model)};
-  const bool has_mtp = r.model.config.mtp_num_hidden_layers > 0;
-  if (const std::optional<BlockConfig> block = resolve_drafter(o, r.model.config)) {
-    add_drafter(r.model, load_block_weights(o.speculative_draft_model_path, *block));
-  } else if (flags.algorithm->count() == 0) {
-    o.speculative_algorithm = has_mtp ? "eagle" : "ngram";
-  }
-  check_drafted(o);
-  if (o.speculative_algorithm == "eagle" && !has_mtp) {
-    fail(ErrorKind::unsupported, "--speculative-algorithm eagle: the model has no MTP head; ngram works");
-  }
+  add_planned_drafter(r.model, o, *flags.algorithm);
   state_options(o, r.model.config);  // throws for what the two columns replace
   r.memory = flags.memory.empty() ? available_memory() : parse_bytes("--memory", flags.memory);
   r.replay = plan_column(r.model, o, "replay", flags.requests, r.memory);

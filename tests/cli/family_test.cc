@@ -41,6 +41,9 @@ TEST(CliFamily, InspectShowsExpertsAndTheirPacking) {
   EXPECT_NE(text.out.find("experts    8 of 32 in 3 layers, 2 a token, and a shared one of 48; fused in the file"),
             std::string::npos)
       << text.out;
+  ASSERT_EQ(a["mtp_head"], false);
+  expect_refused(cli({"inspect", "-m", moe.path(), "--speculative-algorithm", "eagle"}),
+                 {"--speculative-algorithm eagle", "no MTP head", "ngram works"}, "as plan does");
 }
 
 TEST(CliFamily, PlanCountsExpertsAndCodes) {
