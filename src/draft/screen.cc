@@ -6,6 +6,8 @@
 #include <limits>
 #include <memory>
 
+#include "base/error.h"
+
 namespace deltaring {
 
 namespace {
@@ -197,6 +199,7 @@ std::vector<Ids> Screen::best(Decoder& decoder, View<2> x, size_t count) const {
 }
 
 std::vector<Ids> Screen::contenders(Decoder& decoder, std::span<const Part> sum, std::span<const float> least) {
+  check(sum.size() == 1 || sum.size() == 2, "a sum of {} estimates; 1 and 2 are possible", sum.size());
   std::vector<float> bar(least.begin(), least.end());
   for (float& e : bar) e -= std::abs(e) * 0x1p-20f;  // sums of bounds are rounded
   std::vector<Estimate> estimates;
@@ -223,7 +226,7 @@ std::vector<Ids> Screen::contenders(Decoder& decoder, std::span<const Part> sum,
       size_t left = 0;
       for (size_t i = 0; i < ids.size(); i++) {
         const float most = known[i] + more[i];
-        if (most + (part == 0 ? rest[i] : 0) < bar[m]) continue;
+        if (most + (part == 0 ? rest[i] : 0) < bar[m]) continue;  // behind the second part there is no rest
         ids[left] = ids[i], known[left++] = most;
       }
       ids.resize(left), known.resize(left);
