@@ -17,19 +17,18 @@ __device__ __forceinline__ void clear_outputs(const VerifyParams& p, const Unit&
   }
 }
 
-// By one thread: the block's next part of its row. Part first_part - 1 is the first one too, ahead of its time: what is
-// made of its row stands if the row is the same when its time comes.
+// By one thread: the block's next part of its row.
 template <class Quad>
 __device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header) {
   const int part = header.part++;
-  const Share share = share_of(p, blockIdx.x, blockIdx.y);
-  if (part <= p.first_part) {
-    const RawRow row = read_row(p, blockIdx.z, share.turn);
-    if (header.known && row == header.raw) return;
-    header.raw = row, header.known = true;
-    header.row = relative(p, row);
+  unsigned y;  // from the special register each time: else it has one of its own, from beginning to end
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+  const Share share = share_of(p, blockIdx.x, y);
+  if (part == p.first_part) {
+    header.raw = read_row(p, blockIdx.z, share.turn);
+    header.row = relative(p, header.raw);
   }
-  const Unit unit = unit_of(p, header.row, max(part, p.first_part), share.key_head, share.head, share.heads);
+  const Unit unit = unit_of(p, header.row, part, share.key_head, share.head, share.heads);
   header.values = {.ring = p.record_v + ring_at(p.v_at, unit, unit.head, 0),
                    .tokens = p.v + token_at(unit.token - unit.n, p.v_token, unit.head, p.v_head),
                    .records = unit.records,
@@ -44,21 +43,106 @@ __device__ __forceinline__ void begin_part(const VerifyParams& p, Header& header
 
 // A unit's keys, records and tokens, and behind them its queries, a row after the other, by all threads; they are there
 // when their group of copies is.
-__device__ __forceinline__ void fetch_tokens(const VerifyParams& p, const Header& header, uint32_t room) {
-  const int records = header.unit.records, n = header.unit.n, T = header.unit.T, slot = header.unit.slot;
-  const int key_head = header.unit.key_head, token = header.unit.token;
-  constexpr int kStep = kVerifyThreads / 16;  // rows at a time
-  const int piece = threadIdx.x % 16 * 8;
-  int row = threadIdx.x / 16;
-  uint32_t to = room + row * kKeyPitch + piece * 2;
-  const auto copy = [&](int end, const auto& from) {
+class TokenRows {
+ public:
+  __device__ __forceinline__ TokenRows(const VerifyParams& p, const Unit& unit, uint32_t room)
+      : p_(p),
+        records_(unit.records),
+        keys_(unit.keys()),
+        all_(keys_ + unit.T),
+        slot_(unit.slot),
+        head_(unit.key_head),
+        seat_(unit.seat),
+        first_(unit.token - unit.n),
+        row_(threadIdx.x / 16),
+        to_(room + row_ * kKeyPitch + threadIdx.x % 16 * 16) {}
+
+  // Finds the first rows, for which it waits for nothing.
+  __device__ __forceinline__ void find() {
+#pragma unroll
+    for (int i = 0; i < kFound; i++) {
+      const int row = row_ + i * kStep;
+      found_[i] = row < records_ ? record(ring(), row) : row < keys_ ? key(row) : query(row);
+    }
+  }
+  // Asks for those.
+  __device__ __forceinline__ void fetch_found() {
+#pragma unroll
+    for (int i = 0; i < kFound; i++) {
+      if (row_ < all_) copy_async(to_, found_[i]);
+      next();
+    }
+  }
+  // Asks for all others. A loop a source takes fewer instructions than a choice a row.
+  __device__ __forceinline__ void fetch() {
+    const uint16_t* const from = ring();
 #pragma unroll 1
-    for (; row < end; row += kStep, to += kStep * kKeyPitch) copy_async(to, from(row) + piece);
-  };
-  const uint16_t* const ring = p.record_k + (header.unit.seat * p.k_at.outer + wide_product(key_head, p.k_at.head));
-  copy(records, [&](int key) { return ring + wide_product((slot + key) & (p.R - 1), p.k_at.row); });
-  copy(n + T, [&](int key) { return p.k + token_at(token + key - n, p.k_token, key_head, p.k_head); });
-  copy(n + 2 * T, [&](int i) { return p.q + token_at(token + i - n - T, p.q_token, key_head, p.q_head); });
+    for (; row_ < records_; next()) copy_async(to_, record(from, row_));
+#pragma unroll 1
+    for (; row_ < keys_; next()) copy_async(to_, key(row_));
+#pragma unroll 1
+    for (; row_ < all_; next()) copy_async(to_, query(row_));
+  }
+
+ private:
+  static constexpr int kStep = kVerifyThreads / 16, kFound = 2;  // rows at a time; and times
+
+  __device__ __forceinline__ void next() { row_ += kStep, to_ += kStep * kKeyPitch; }
+  __device__ static int piece() { return threadIdx.x % 16 * 8; }
+  __device__ __forceinline__ const uint16_t* ring() const {
+    return p_.record_k + (seat_ * p_.k_at.outer + wide_product(head_, p_.k_at.head)) + piece();
+  }
+  __device__ __forceinline__ const uint16_t* record(const uint16_t* ring, int row) const {
+    return ring + wide_product((slot_ + row) & (p_.R - 1), p_.k_at.row);
+  }
+  __device__ __forceinline__ const uint16_t* key(int row) const {
+    return p_.k + token_at(first_ + row, p_.k_token, head_, p_.k_head) + piece();
+  }
+  __device__ __forceinline__ const uint16_t* query(int row) const {
+    return p_.q + token_at(first_ + row - (all_ - keys_), p_.q_token, head_, p_.q_head) + piece();
+  }
+
+  const VerifyParams& p_;
+  const int records_, keys_, all_;        // rows: keys come first, of them records
+  const int slot_, head_, seat_, first_;  // of the first record; key head; seat; token, as if row 0 were one
+  int row_;
+  uint32_t to_;
+  const uint16_t* found_[kFound];
+};
+
+// Is a row still what it was read as, ahead of its time? A lane looks at a word of it; asked for early, it is known
+// late.
+class Recheck {
+ public:
+  Recheck() = default;
+  __device__ __forceinline__ Recheck(const VerifyParams& p, const RawRow& row, int lane) {
+    static_assert(offsetof(RawRow, turn) == 4 * kRowWords);
+    const int b = row.index;
+    const bool there = b >= 0 && b < p.rows;
+    if (lane == 3) {
+      if (p.order && row.turn >= 0) at_ = p.order + row.turn;
+    } else if (there && lane < 2) {
+      if (p.start) at_ = p.start + b + lane;
+    } else if (there && lane == 2) {
+      at_ = p.seat + b;
+    } else if (there && lane < kRowWords) {
+      const int64_t* const array = lane < 6 ? p.first : lane < 8 ? p.folded : p.fold_to;
+      at_ = reinterpret_cast<const int32_t*>(array + b) + lane % 2;
+    }
+    if (at_) was_ = reinterpret_cast<const int32_t*>(&row)[lane];
+  }
+  __device__ __forceinline__ void ask() { is_ = at_ ? load_latest(at_) : was_; }
+  __device__ __forceinline__ bool stands() const { return __all_sync(~0u, is_ == was_); }
+
+ private:
+  const int32_t* at_ = nullptr;
+  int32_t was_ = 0, is_ = 0;
+};
+
+// From here on the kernel before has ended, and the next one may begin.
+__device__ __forceinline__ void enter() {
+  wait_for_previous();
+  launch_dependents();
 }
 
 // The warp's tile i: its rows of a head, one tile after the other, then of the next.
@@ -69,47 +153,80 @@ struct TileOf {
       : head(i / kTiles<Quad>), row(warp * (kHead / kWarps) + i % kTiles<Quad> * kTileRows<Quad>) {}
 };
 
-// Everything of a unit. Unless it has been cut, a thread of the last warp, which has least to prepare, does it while
-// tokens are on their way.
+// Asks for a tile of the unit's states.
+template <class Quad>
+__device__ __forceinline__ void fetch_state(const VerifyParams& p, const Header& header, const TileOf<Quad>& at,
+                                            uint32_t tile, int lane) {
+  const int64_t from = wide_product(at.head, p.state_at.head) + at.row * kHead;
+  fetch_tile<Quad>(tile, header.state + from * Quad::kBytes, lane);
+}
+
+// Everything of a unit; its tokens, gates, v and first state are asked for in the order in which they are needed. One
+// that is begun ahead of its time, with the kernel before at work, finds the way to them meanwhile, and loads are all
+// that is done before it is clear that its row is still the same: false if not.
 template <class Quad, bool kWide>
-__device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, uint32_t tile, char* values, int warp,
-                                         int lane) {
+__device__ __forceinline__ bool run_unit(const VerifyParams& p, Header& header, uint32_t tile, char* values, int warp,
+                                         int lane, bool ahead) {
   const Unit& unit = header.unit;
   char* const room = values + kWarps * p.values;
   uint32_t own_values = shared_address(values + warp * p.values);
-  // What is needed first is asked for first.
-  fetch_tokens(p, header, shared_address(room));
+  // Wide units do the rest behind their first loads: it is long, and few of their blocks are there early.
+  constexpr bool kFindAll = !kWide;
+  const bool prepares = warp < unit.heads, checks = warp == kWarps - 2;
+  const auto cut_by_last = [&] {  // who has least to prepare
+    if (warp == kWarps - 1 && lane == 0) cut(p, header.unit, header.segments);
+  };
+  TokenRows tokens(p, unit, shared_address(room));
+  prepare::GateAt gates;
+  if (kFindAll && prepares) gates = {p, unit, unit.head + warp, lane};
+  Recheck recheck;
+  if (ahead) {
+    if (checks) recheck = Recheck(p, header.raw, lane);
+    tokens.find();
+    if (kFindAll) cut_by_last();
+    enter();
+    tokens.fetch_found();
+  }
+  tokens.fetch();
   copy_commit();
   prepare::RawGate raw{};
-  if (warp < unit.heads) raw = prepare::fetch_gate(p, unit, unit.head + warp, lane);
-  const auto fetch_state = [&](const TileOf<Quad>& at) {
-    const int64_t from = wide_product(at.head, p.state_at.head) + at.row * kHead;
-    fetch_tile<Quad>(tile, header.state + from * Quad::kBytes, lane);
-  };
+  if (prepares) {
+    if (!kFindAll) gates = {p, unit, unit.head + warp, lane};
+    raw = prepare::fetch_gate(p, gates, unit.head + warp);
+  }
+  if (ahead && checks) recheck.ask();
   const auto fetch_v = [&](const Values& from, const TileOf<Quad>& at) {
     fetch_values<Quad>(p, from, at.head, 0, from.opening, at.row, own_values, lane);
   };
   fetch_v(load_whole(header.values), {0, warp});
   copy_commit();
-  fetch_state({0, warp});
+  fetch_state<Quad>(p, header, {0, warp}, tile, lane);
   copy_commit();
-  if (warp == kWarps - 1 && lane == 0 && unit.segments == 0) cut(p, header.unit, header.segments);
+  if (!(ahead && kFindAll)) cut_by_last();
+  if (ahead && checks) {
+    const bool stands = recheck.stands();
+    if (lane == 0) header.stands = stands;
+  }
   copy_wait<2>();
   __syncthreads();  // the tokens are there, and the segments
-  const unsigned idle = max(kWarps - unit.heads, 0);
-  unsigned job = 0;
+  if (ahead && !header.stands) return false;
+  // Else what loads have made of it has registers of its own, all through the unit.
+  if constexpr (!kWide) asm volatile("" : "+r"(lane));
+  const prepare::Turns turns{static_cast<unsigned>(max(kWarps - unit.heads, 0))};
+  if (unsigned job = 0; turns.first(warp) < unit.jobs) {
 #pragma unroll 1
-  for (int i = 0; i < unit.segments; i++)
-    prepare::multiply(p, load_whole(header.segments[i]), room, room + unit.norms(), warp, lane, idle, job);
+    for (int i = 0; i < unit.segments; i++)
+      prepare::multiply(p, load_whole(header.segments[i]), room, room + unit.norms(), warp, lane, turns, job);
+  }
 #pragma unroll 1
   for (int begin = 0; begin < unit.heads; begin += unit.batch) {
     const int heads = min(unit.batch, unit.heads - begin), own = unit.head + begin + warp;
     prepare::Gate gate{}, behind{};  // of keys `lane` and 32 + lane, which are rare
     if (warp < heads) {
-      if (begin > 0) raw = prepare::fetch_gate(p, unit, own, lane);
+      if (begin > 0) raw = prepare::fetch_gate(p, {p, unit, own, lane}, own);
       gate = prepare::settle_gate(p, unit, own, lane, raw, p.append);
       if (unit.keys() > 32) {
-        raw = prepare::fetch_gate(p, unit, own, 32 + lane);
+        raw = prepare::fetch_gate(p, {p, unit, own, 32 + lane}, own);
         behind = prepare::settle_gate(p, unit, own, 32 + lane, raw, p.append);
       }
     }
@@ -149,23 +266,18 @@ __device__ __forceinline__ void run_unit(const VerifyParams& p, Header& header, 
         const bool fetched_late = unit.crowded && i + 1 == end;
         if (i + 1 < from.heads * kTiles<Quad>) {
           const TileOf<Quad> next(i + 1, warp);
-          fetch_state(next);
+          fetch_state<Quad>(p, header, next, tile, lane);
           if (!fetched_late) fetch_v(from, next);
         }
         copy_commit();
       });
     }
   }
+  return true;
 }
 
 __device__ __forceinline__ unsigned block_number() {
   return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-}
-
-// From here on the kernel before has ended, and the next one may begin.
-__device__ __forceinline__ void enter() {
-  wait_for_previous();
-  launch_dependents();
 }
 
 template <class Quad, bool kWide>
@@ -176,27 +288,27 @@ __global__ void __launch_bounds__(kVerifyThreads, resident_blocks(kWide))
   auto& header = *reinterpret_cast<Header*>(tiles + kWarps * kTileBytes);
   char* const values = tiles + kWarps * kTileBytes + kHeaderBytes;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  // Blocks that may be there before the kernel before has ended begin with what it may not have written yet: if it does
-  // not, as from layer to layer, only the row is read again, and else instructions and arguments are near.
-  const bool early = block_number() < p.early;
-  if (threadIdx.x == 0) header.part = p.first_part - early, header.known = false;
-  if (!early) enter();
-  for (;;) {
+  const uint32_t tile = shared_address(tiles + warp * kTileBytes);
+  // Blocks that may be there before the kernel before has ended begin with a row that it may not have written yet. If
+  // it does not, as from layer to layer, what was made of the row stands.
+  bool ahead = block_number() < p.early;
+  if (threadIdx.x == 0) header.part = p.first_part;
+  if (!ahead) enter();
+  for (;; ahead = false) {
     if (threadIdx.x == 0) begin_part<Quad>(p, header);
     __syncthreads();
-    if (header.part == p.first_part) {
-      if (threadIdx.x == 0) cut(p, header.unit, header.segments);
-      enter();
-      __syncthreads();
-      continue;
-    }
+    bool stands = !ahead;
     if (header.unit.opening > 0) {
-      run_unit<Quad, kWide>(p, header, shared_address(tiles + warp * kTileBytes), values, warp, lane);
+      stands = run_unit<Quad, kWide>(p, header, tile, values, warp, lane, ahead);
+    } else if (ahead) {
+      enter();
     } else if (header.unit.seat < 0) {
       clear_outputs(p, header.unit);
     }
-    if (header.part == p.parts) break;
-    __syncthreads();  // the next part overwrites what this one has read
+    if (stands && header.part == p.parts) break;
+    if (!stands) copy_wait<0>();
+    __syncthreads();                                              // the next part overwrites what this one has read
+    if (threadIdx.x == 0 && !stands) header.part = p.first_part;  // all of it again, in time
   }
 }
 

@@ -37,17 +37,35 @@ struct Gate {
   float g, beta;
 };
 
-// Only loads; nothing of a key that the unit does not have.
-__device__ __forceinline__ RawGate fetch_gate(const VerifyParams& p, const Unit& unit, int head, int key) {
+// Where a key's gates are; nowhere, of a key that the unit does not have. Made without reading any.
+struct GateAt {
+  const char *g, *beta;
+  bool f32;
+  GateAt() = default;
+  __device__ __forceinline__ GateAt(const VerifyParams& p, const Unit& unit, int head, int key) : g{}, beta{} {
+    f32 = key < unit.records || p.gate_dtype == DType::f32;
+    const int size = f32 ? 4 : 2;
+    if (key < unit.records) {
+      const int slot = slot_of(p, unit, key);
+      g = reinterpret_cast<const char*>(p.record_g + ring_at(p.g_at, unit, head, slot));
+      beta = reinterpret_cast<const char*>(p.record_beta + ring_at(p.beta_at, unit, head, slot));
+    } else if (key < unit.keys()) {
+      const int token = unit.token + key - unit.n;
+      g = static_cast<const char*>(p.g) + token_at(token, p.g_token, head, p.g_head) * size;
+      beta = static_cast<const char*>(p.beta) + token_at(token, p.beta_token, head, p.beta_head) * size;
+    }
+  }
+};
+
+// Only loads.
+__device__ __forceinline__ RawGate fetch_gate(const VerifyParams& p, const GateAt& at, int head) {
   RawGate x{};
-  if (key < unit.records) {
-    const int slot = slot_of(p, unit, key);
-    x.g = __float_as_uint(p.record_g[ring_at(p.g_at, unit, head, slot)]);
-    x.beta = __float_as_uint(p.record_beta[ring_at(p.beta_at, unit, head, slot)]);
-  } else if (key < unit.keys()) {
-    const int token = unit.token + key - unit.n;
-    x.g = load_bits(p.g, p.gate_dtype, token_at(token, p.g_token, head, p.g_head));
-    x.beta = load_bits(p.beta, p.gate_dtype, token_at(token, p.beta_token, head, p.beta_head));
+  if (at.g) {
+    if (at.f32) {
+      x.g = *reinterpret_cast<const uint32_t*>(at.g), x.beta = *reinterpret_cast<const uint32_t*>(at.beta);
+    } else {
+      x.g = *reinterpret_cast<const uint16_t*>(at.g), x.beta = *reinterpret_cast<const uint16_t*>(at.beta);
+    }
   }
   if (p.A_log) x.rate = p.A_log[head], x.bias = p.dt_bias[head];
   return x;
@@ -252,20 +270,29 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
   }
 }
 
+// Which warp does which job: the `idle` last, who settle no head's gates, are first, and twice.
+struct Turns {
+  unsigned idle;
+  __device__ __forceinline__ int warp_of(unsigned job) const {
+    return kWarps - 1 - static_cast<int>(job < 2 * idle ? (job < idle ? job : job - idle) : job % kWarps);
+  }
+  // The first job of a warp.
+  __device__ __forceinline__ unsigned first(int warp) const {
+    const unsigned turn = kWarps - 1 - warp;
+    return turn < idle ? turn : 2 * idle + (turn - 2 * idle) % kWarps;
+  }
+};
+
 // Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
-// norms from those of tokens with themselves. All warps of the block share the work, the `idle` last first and twice,
-// who settle no head's gates: `job` counts it over segments.
+// norms from those of tokens with themselves. All warps of the block share the work (Turns): `job` counts it over
+// segments.
 __device__ __forceinline__ void multiply(const VerifyParams& p, const Segment& s, char* room, char* norms_at, int warp,
-                                         int lane, unsigned idle, unsigned& job) {
+                                         int lane, const Turns& turns, unsigned& job) {
   const int kt = s.key_tiles(), qt = s.query_tiles(), g = lane / 4, t = lane % 4;
   const Rows8 keys{shared_address(room + s.keys_at), s.keys}, queries{shared_address(room + s.queries_at), s.queries};
   auto& norms = *reinterpret_cast<Norms*>(norms_at);
   float2* const products = reinterpret_cast<float2*>(room + s.products);
-  const auto mine = [&] {
-    const unsigned turn = job < 2 * idle ? (job < idle ? job : job - idle) : job % kWarps;
-    job++;
-    return turn == kWarps - 1 - warp;
-  };
+  const auto mine = [&] { return turns.warp_of(job++) == warp; };
   const auto tile = [&](int b) { return b < kt ? keys.tile(b) : queries.tile(b - kt); };
   // Of a product of the tile with itself: that of the lane's row with itself.
   const auto norm = [&](float even, float odd) {

@@ -62,6 +62,13 @@ struct alignas(16) Segment {
   // Which tile of products: of keys 8a and on with keys 8b and on (b <= a), of queries 8u and on with those.
   static constexpr int of_keys(int a, int b) { return triangle(a) + b; }
   constexpr int of_queries(int u, int b) const { return triangle(key_tiles()) + u * key_tiles() + b; }
+  // Products that warps share: of two tiles of rows at a time with a tile of keys, of a tile of queries with itself.
+  constexpr int jobs() const {
+    const int kt = key_tiles(), qt = query_tiles();
+    int count = qt;
+    for (int b = 0; b < kt + qt; b += 2) count += least(b + 2, kt);
+    return count;
+  }
   constexpr int products_bytes() const { return of_queries(query_tiles(), 0) * kNumberTile; }
 };
 static_assert(sizeof(Segment) == 16);
@@ -82,6 +89,7 @@ struct Unit {
   int32_t slot;          // of the first record
   int32_t opening;       // keys of the first segment; 0: nothing is read for the unit
   int32_t segments;      // once it has been cut, as what follows
+  uint32_t jobs;         // of dot products, that warps share
   int32_t coefficients;  // bytes from the room to the first head's; and of one head's
   int32_t stride;
   int32_t folds;  // fold_to - folded
@@ -113,11 +121,12 @@ constexpr Share share_of(const VerifyParams& p, int x, int y) {
 
 // What the row arrays say of a row, before anything is made of it.
 struct RawRow {
-  int32_t start, end, seat;
-  int64_t first, folded, fold_to;
-  int32_t layer_at = 0;  // where the seats of its layer begin
-  constexpr bool operator==(const RawRow&) const = default;
+  int32_t start = 0, end = 0, seat = -1;
+  int32_t index = -1;  // its place in the arrays; of a turn that is no row's, which has no tokens, none
+  int64_t first = 0, folded = 0, fold_to = 0;
+  int32_t turn = 0, layer_at = 0;  // whose turn it is; where the seats of its layer begin
 };
+constexpr int kRowWords = 10;  // that were read
 // Not by way of the first-level cache, which would keep what was read ahead of its time.
 template <class T>
 constexpr T load_latest(const T* at) {
@@ -128,15 +137,13 @@ constexpr T load_latest(const T* at) {
 #endif
 }
 
-// The row whose turn it is, for a layer. A turn that is no row's has no tokens.
+// The row whose turn it is, for a layer.
 constexpr RawRow read_row(const VerifyParams& p, int layer, int turn) {
   const int b = p.order && turn >= 0 ? load_latest(p.order + turn) : turn;
-  if (b < 0 || b >= p.rows) return {.seat = -1};
-  RawRow row{.seat = load_latest(p.seat + b),
-             .first = load_latest(p.first + b),
-             .folded = load_latest(p.folded + b),
-             .fold_to = load_latest(p.fold_to + b)};
-  row.layer_at = layer * p.seats;
+  RawRow row{.index = b, .turn = turn, .layer_at = layer * p.seats};
+  if (b < 0 || b >= p.rows) return row;
+  row.seat = load_latest(p.seat + b), row.first = load_latest(p.first + b);
+  row.folded = load_latest(p.folded + b), row.fold_to = load_latest(p.fold_to + b);
   if (p.start) row.start = load_latest(p.start + b), row.end = load_latest(p.start + b + 1);
   return row;
 }
@@ -183,7 +190,7 @@ struct Header {
   RawRow raw;
   RelativeRow row;
   int32_t part;  // of the row, the next one
-  bool known;    // does raw hold the block's row?
+  bool stands;   // is the row still what it was ahead of its time?
   char *state, *out;
 };
 
@@ -269,7 +276,7 @@ constexpr void cut(const VerifyParams& p, Unit& unit, Segment* segments) {
                     .update = record || end < all,
                     .store = record && end == unit.folds};
     segments[unit.segments++] = s;
-    unit.stride += s.bytes(), unit.coefficients += s.products_bytes();
+    unit.stride += s.bytes(), unit.coefficients += s.products_bytes(), unit.jobs += s.jobs();
     unit.scratch = most(unit.scratch, kScratchHead + triangle(s.key_tiles()) * kNumberTile);
   }
   const int together = unit.heads < kWarps ? unit.heads : kWarps;
