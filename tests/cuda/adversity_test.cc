@@ -14,8 +14,8 @@ namespace deltaring::op_test {
 namespace {
 
 // What is in the row arrays before they are written.
-enum class Stale { rotated, no_rows, noise };
-constexpr const char* kNames[] = {"RowsOfOthers", "NoRows", "Noise"};
+enum class Stale { rotated, seats, no_rows, noise };
+constexpr const char* kNames[] = {"RowsOfOthers", "SeatsOfOthers", "NoRows", "Noise"};
 
 constexpr const char* kOps[] = {"conv", "gdn_verify", "gdn_prefill", "gdn_fold", "snapshot_verify", "snapshot_commit"};
 
@@ -38,14 +38,14 @@ class DeviceBytes {
 class LateRows {
  public:
   explicit LateRows(const Rows& rows) {
-    add(rows.start, rows.count + 1), add(rows.seat, rows.count), add(rows.first, rows.count);
+    add(rows.start, rows.count + 1), add(rows.seat, rows.count, true), add(rows.first, rows.count);
     add(rows.folded, rows.count), add(rows.fold_to, rows.count), add(rows.order, rows.count);
   }
   void write(cudaStream_t stream) const { cuda::write_late({late_, count_}, stream); }
 
  private:
   template <class T>
-  void add(const T* array, int32_t count) {
+  void add(const T* array, int32_t count, bool seats = false) {
     if (array == nullptr || count == 0) return;
     const size_t bytes = sizeof(T) * static_cast<size_t>(count);
     auto* to = reinterpret_cast<std::byte*>(const_cast<T*>(array));
@@ -53,7 +53,7 @@ class LateRows {
     base->memory->read(now.data(), to, bytes);
     base->memory->write(copies_.emplace_back(std::make_unique<DeviceBytes>(bytes))->data(), now.data(), bytes);
     late_[count_++] = {to, copies_.back()->data(), bytes};
-    if (stale == Stale::rotated) std::ranges::rotate(now, now.begin() + sizeof(T));
+    if (stale == Stale::rotated || (stale == Stale::seats && seats)) std::ranges::rotate(now, now.begin() + sizeof(T));
     if (stale == Stale::no_rows) std::ranges::fill(now, std::byte{0xFF});
     if (stale == Stale::noise) std::ranges::generate(now, [this] { return static_cast<std::byte>(random_()); });
     base->memory->write(to, now.data(), bytes);
@@ -99,7 +99,7 @@ TEST_P(Adversity, ChangesNothing) {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Adversity);
 INSTANTIATE_TEST_SUITE_P(, Adversity,
                          testing::Combine(testing::ValuesIn(replay::on_device(backends())),
-                                          testing::Values(Stale::rotated, Stale::no_rows, Stale::noise)),
+                                          testing::Values(Stale::rotated, Stale::seats, Stale::no_rows, Stale::noise)),
                          [](const auto& info) {
                            return std::get<0>(info.param)->name +
                                   std::string(kNames[static_cast<int>(std::get<1>(info.param))]);

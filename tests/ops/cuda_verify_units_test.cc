@@ -52,7 +52,7 @@ Play play_of(int64_t F, int64_t R, int64_t T, bool prefill, bool exact) {
 // Segments follow each other, fit the kernel's tiles, cut where they must, and store once.
 void expect_segments(const Play& play, const Unit& unit, const Segment* segments) {
   const int F = 1 << play.params.log2_F, due = play.params.on_grid ? unit.n / F * F : unit.folds;
-  int norms = 0, next = 0, queries = 0, stores = 0, bytes = 0,
+  int norms = 0, next = 0, queries = 0, stores = 0, bytes = 0, jobs = 0,
       products = unit.norms() + static_cast<int>(sizeof(Norms));
   for (int i = 0; i < unit.segments; i++) {
     const Segment& s = segments[i];
@@ -89,11 +89,16 @@ void expect_segments(const Play& play, const Unit& unit, const Segment* segments
       EXPECT_TRUE(s.update);
     }
     EXPECT_TRUE(s.update || i + 1 == unit.segments);
+    // A job makes two tiles of products of rows with keys, or the norms of a tile of queries.
+    const int kt = s.key_tiles(), qt = s.query_tiles();
+    EXPECT_GE(2 * (s.jobs() - qt), triangle(kt) + qt * kt);
+    jobs += s.jobs();
   }
   EXPECT_EQ(queries, unit.T);
   EXPECT_EQ(stores, unit.folds > 0);
   EXPECT_EQ(next, unit.T > 0 ? unit.keys() : unit.folds);
   EXPECT_EQ(unit.stride, bytes);
+  EXPECT_EQ(unit.jobs, static_cast<uint32_t>(jobs));
 }
 
 void expect_unit(Play& play, Unit unit) {

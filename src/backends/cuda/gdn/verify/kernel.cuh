@@ -57,7 +57,7 @@ class TokenRows {
         row_(threadIdx.x / 16),
         to_(room + row_ * kKeyPitch + threadIdx.x % 16 * 16) {}
 
-  // Finds the first rows, for which it waits for nothing.
+  // Finds the first rows. Reads nothing, so that it may come before the kernel before has ended.
   __device__ __forceinline__ void find() {
 #pragma unroll
     for (int i = 0; i < kFound; i++) {
@@ -115,17 +115,18 @@ class TokenRows {
 class Recheck {
  public:
   Recheck() = default;
+  // Of a row that has a seat.
   __device__ __forceinline__ Recheck(const VerifyParams& p, const RawRow& row, int lane) {
-    static_assert(offsetof(RawRow, turn) == 4 * kRowWords);
+    static_assert(offsetof(RawRow, seat) == 8 && offsetof(RawRow, index) == 12 && offsetof(RawRow, first) == 16 &&
+                  offsetof(RawRow, folded) == 24 && offsetof(RawRow, fold_to) == 32);
     const int b = row.index;
-    const bool there = b >= 0 && b < p.rows;
-    if (lane == 3) {
-      if (p.order && row.turn >= 0) at_ = p.order + row.turn;
-    } else if (there && lane < 2) {
+    if (lane < 2) {
       if (p.start) at_ = p.start + b + lane;
-    } else if (there && lane == 2) {
+    } else if (lane == 2) {
       at_ = p.seat + b;
-    } else if (there && lane < kRowWords) {
+    } else if (lane == 3) {
+      if (p.order) at_ = p.order + row.turn;
+    } else if (lane < 10) {
       const int64_t* const array = lane < 6 ? p.first : lane < 8 ? p.folded : p.fold_to;
       at_ = reinterpret_cast<const int32_t*>(array + b) + lane % 2;
     }
@@ -162,15 +163,15 @@ __device__ __forceinline__ void fetch_state(const VerifyParams& p, const Header&
 }
 
 // Everything of a unit; its tokens, gates, v and first state are asked for in the order in which they are needed. One
-// that is begun ahead of its time, with the kernel before at work, finds the way to them meanwhile, and loads are all
-// that is done before it is clear that its row is still the same: false if not.
+// that is begun ahead of its time, with the kernel before at work, finds the way to the first of them meanwhile, and
+// loads are all that is done before it is clear that its row is still the same: false if not.
 template <class Quad, bool kWide>
 __device__ __forceinline__ bool run_unit(const VerifyParams& p, Header& header, uint32_t tile, char* values, int warp,
                                          int lane, bool ahead) {
   const Unit& unit = header.unit;
   char* const room = values + kWarps * p.values;
   uint32_t own_values = shared_address(values + warp * p.values);
-  // Wide units do the rest behind their first loads: it is long, and few of their blocks are there early.
+  // Wide units find gates, and are cut, behind their first loads: it is long, and few of their blocks are there early.
   constexpr bool kFindAll = !kWide;
   const bool prepares = warp < unit.heads, checks = warp == kWarps - 2;
   const auto cut_by_last = [&] {  // who has least to prepare
@@ -208,9 +209,12 @@ __device__ __forceinline__ bool run_unit(const VerifyParams& p, Header& header, 
     if (lane == 0) header.stands = stands;
   }
   copy_wait<2>();
-  __syncthreads();  // the tokens are there, and the segments
-  if (ahead && !header.stands) return false;
-  // Else what loads have made of it has registers of its own, all through the unit.
+  __syncthreads();  // the tokens are there, the segments, and what the row is now
+  if (ahead && !header.stands) {
+    copy_wait<0>();
+    return false;
+  }
+  // Else what the loads have made of `lane` has registers of its own, all through the unit.
   if constexpr (!kWide) asm volatile("" : "+r"(lane));
   const prepare::Turns turns{static_cast<unsigned>(max(kWarps - unit.heads, 0))};
   if (unsigned job = 0; turns.first(warp) < unit.jobs) {
@@ -306,7 +310,6 @@ __global__ void __launch_bounds__(kVerifyThreads, resident_blocks(kWide))
       clear_outputs(p, header.unit);
     }
     if (stands && header.part == p.parts) break;
-    if (!stands) copy_wait<0>();
     __syncthreads();                                              // the next part overwrites what this one has read
     if (threadIdx.x == 0 && !stands) header.part = p.first_part;  // all of it again, in time
   }

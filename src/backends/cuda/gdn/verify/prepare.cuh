@@ -273,15 +273,27 @@ __device__ __forceinline__ void solve_rows(const Segment& s, const float* r, cha
 // Which warp does which job: the `idle` last, who settle no head's gates, are first, and twice.
 struct Turns {
   unsigned idle;
-  __device__ __forceinline__ int warp_of(unsigned job) const {
+  constexpr int warp_of(unsigned job) const {
     return kWarps - 1 - static_cast<int>(job < 2 * idle ? (job < idle ? job : job - idle) : job % kWarps);
   }
   // The first job of a warp.
-  __device__ __forceinline__ unsigned first(int warp) const {
+  constexpr unsigned first(int warp) const {
     const unsigned turn = kWarps - 1 - warp;
     return turn < idle ? turn : 2 * idle + (turn - 2 * idle) % kWarps;
   }
 };
+
+static_assert([] {
+  for (unsigned idle = 0; idle < kWarps; idle++) {
+    for (int warp = 0; warp < kWarps; warp++) {
+      const Turns turns{idle};
+      unsigned job = 0;
+      while (turns.warp_of(job) != warp) job++;
+      if (turns.first(warp) != job) return false;
+    }
+  }
+  return true;
+}());
 
 // Dot products of a segment's keys with each other, as far as they are asked for, and of its queries with its keys;
 // norms from those of tokens with themselves. All warps of the block share the work (Turns): `job` counts it over

@@ -62,7 +62,8 @@ struct alignas(16) Segment {
   // Which tile of products: of keys 8a and on with keys 8b and on (b <= a), of queries 8u and on with those.
   static constexpr int of_keys(int a, int b) { return triangle(a) + b; }
   constexpr int of_queries(int u, int b) const { return triangle(key_tiles()) + u * key_tiles() + b; }
-  // Products that warps share: of two tiles of rows at a time with a tile of keys, of a tile of queries with itself.
+  // Products that warps share, as prepare::multiply goes through them: of two tiles of rows at a time with a tile of
+  // keys, of a tile of queries with itself.
   constexpr int jobs() const {
     const int kt = key_tiles(), qt = query_tiles();
     int count = qt;
@@ -119,14 +120,13 @@ constexpr Share share_of(const VerifyParams& p, int x, int y) {
   return {.turn = p.whole + row, .key_head = key_head, .head = head + single, .heads = 1};
 }
 
-// What the row arrays say of a row, before anything is made of it.
+// A row as it was read, before anything is made of it.
 struct RawRow {
   int32_t start = 0, end = 0, seat = -1;
-  int32_t index = -1;  // its place in the arrays; of a turn that is no row's, which has no tokens, none
+  int32_t index = 0;  // its place in the arrays: what `order` says, or the turn
   int64_t first = 0, folded = 0, fold_to = 0;
   int32_t turn = 0, layer_at = 0;  // whose turn it is; where the seats of its layer begin
 };
-constexpr int kRowWords = 10;  // that were read
 // Not by way of the first-level cache, which would keep what was read ahead of its time.
 template <class T>
 constexpr T load_latest(const T* at) {
@@ -190,7 +190,7 @@ struct Header {
   RawRow raw;
   RelativeRow row;
   int32_t part;  // of the row, the next one
-  bool stands;   // is the row still what it was ahead of its time?
+  bool stands;   // is the row of a unit that was begun ahead of its time still the same?
   char *state, *out;
 };
 
