@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/draw.h"
 #include "base/error.h"
-#include "base/rng.h"
 #include "base/scratch.h"
+#include "draft/dense_draw.h"
 #include "draft/dflash.h"
 #include "draft/dflash2.h"
 #include "draft/dspark.h"
@@ -69,9 +68,7 @@ void BlockDrafter::head(int64_t rows) {
 }
 
 void BlockDrafter::propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) {
-  check(requests.size() == proposals.size(), "{}: {} proposals for {} requests; one each is needed", name(),
-        proposals.size(), requests.size());
-  for (Proposal& proposal : proposals) proposal = {};
+  begin_proposals(*this, requests, proposals);
   const Predictions predictions = backbone_.run(requests);
   rows_ = predictions.rows();
   if (rows_ == 0) return;
@@ -108,24 +105,7 @@ void BlockDrafter::draw(const Predictions& p, int64_t position, std::span<const 
     }
     return;
   }
-  std::vector<int32_t> best(rows.shape[0]);
-  decoder.ops().argmax({.logits = rows, .valid = valid_ids_, .out = best.data()}, decoder.stream());
-  for (int64_t i = 0; i < rows.shape[0]; i++) {
-    const DraftRequest& request = requests[p.requests[position][i]];
-    Proposal& proposal = proposals[p.requests[position][i]];
-    if (request.sampling.temperature == 0) {
-      // A row that holds no number has none; whatever is drafted then is rejected.
-      proposal.tokens.push_back(target_id(std::max(best[i], 0)));
-      continue;
-    }
-    decoder.ops().probabilities(
-        {.logits = rows.rows(i, 1), .valid = valid_ids_, .params = &request.sampling, .out = law_}, decoder.stream());
-    const int64_t place = static_cast<int64_t>(request.tokens.size()) + position;
-    const int32_t id = sample(law_.f32(), law_.shape[1], uniform(request.seed, place, Coin::draft));
-    proposal.tokens.push_back(target_id(std::max(id, 0)));
-    proposal.q.insert(proposal.q.end(), law_.f32(), law_.f32() + law_.shape[1]);
-    proposal.q_ids.insert(proposal.q_ids.end(), weights_.target_ids.begin(), weights_.target_ids.end());
-  }
+  draw_drafts(decoder, {rows, law_, valid_ids_, weights_.target_ids}, p.requests[position], requests, proposals);
 }
 
 std::vector<int32_t> BlockDrafter::predecessors(const Predictions& p, int64_t position,

@@ -4,6 +4,16 @@
 
 namespace deltaring {
 
+void begin_proposals(const Drafter& drafter, std::span<const DraftRequest> requests, std::span<Proposal> proposals) {
+  check(requests.size() == proposals.size(), "{}: {} proposals for {} requests; one each is needed", drafter.name(),
+        proposals.size(), requests.size());
+  for (const DraftRequest& request : requests) {
+    check(request.tokens.size() <= size_t{1} << 30, "{}: a history of {} tokens; at most 2^30 work", drafter.name(),
+          request.tokens.size());
+  }
+  for (Proposal& proposal : proposals) proposal = {};
+}
+
 void check_proposal(const Drafter& drafter, const DraftRequest& request, const Proposal& proposal, int64_t vocab,
                     int64_t valid_ids) {
   const auto& [tokens, q, q_ids, confidence] = proposal;

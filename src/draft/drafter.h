@@ -69,6 +69,10 @@ class Drafter {
   virtual void propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) = 0;
 };
 
+// What every propose begins with: empties the proposals. Throws Error(invalid_argument) unless there is one a request,
+// or for a history of more than 2^30 tokens.
+void begin_proposals(const Drafter& drafter, std::span<const DraftRequest> requests, std::span<Proposal> proposals);
+
 // Throws Error(invalid_argument) for a proposal that breaks the contract, so that a faulty drafter cannot break a step.
 void check_proposal(const Drafter& drafter, const DraftRequest& request, const Proposal& proposal, int64_t vocab,
                     int64_t valid_ids);

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include "base/draw.h"
 #include "base/error.h"
-#include "base/rng.h"
 #include "base/scratch.h"
+#include "draft/dense_draw.h"
 
 namespace deltaring {
 
@@ -27,7 +26,7 @@ ScratchList<MtpDrafter> MtpDrafter::scratch(const ModelConfig& config, int64_t m
           {&MtpDrafter::out_, max_tokens, H},
           {&MtpDrafter::chain_, seats, H},
           {&MtpDrafter::logits_, seats, vocab},
-          {&MtpDrafter::law_, seats, vocab}};
+          {&MtpDrafter::law_, 1, vocab}};
 }
 
 int64_t MtpDrafter::scratch_bytes(const ModelConfig& config, int64_t max_tokens, int64_t seats) {
@@ -88,7 +87,6 @@ void MtpDrafter::extend(const DraftContext& context) {
 
 void MtpDrafter::draw(std::span<const DraftRequest> requests, const std::vector<int32_t>& active,
                       std::span<Proposal> proposals) {
-  const int64_t vocab = logits_.shape[1];
   Decoder& decoder = model_.decoder();
   const View<2> logits = logits_.rows(0, static_cast<int64_t>(active.size())), hidden = chain_.rows(0, logits.shape[0]);
   const bool all = std::ranges::any_of(active, [&](int32_t i) { return requests[i].sampling.temperature != 0; });
@@ -100,26 +98,8 @@ void MtpDrafter::draw(std::span<const DraftRequest> requests, const std::vector<
     }
     return;
   }
-  model_.logits(chain_.rows(0, logits.shape[0]), logits);
-  std::vector<int32_t> greedy(active.size());
-  decoder.ops().argmax({.logits = logits, .valid = valid_ids_, .out = greedy.data()}, decoder.stream());
-  for (size_t i = 0; i < active.size(); i++) {
-    const DraftRequest& request = requests[active[i]];
-    Proposal& proposal = proposals[active[i]];
-    if (request.sampling.temperature == 0) {
-      proposal.tokens.push_back(std::max(greedy[i], 0));
-      continue;
-    }
-    const int64_t row = static_cast<int64_t>(i);
-    const View<2> law = law_.rows(row, 1);
-    decoder.ops().probabilities(
-        {.logits = logits.rows(row, 1), .valid = valid_ids_, .params = &request.sampling, .out = law},
-        decoder.stream());
-    const int64_t position = static_cast<int64_t>(request.tokens.size() + proposal.tokens.size());
-    const int32_t token = sample(law.f32(), vocab, uniform(request.seed, position, Coin::draft));
-    proposal.tokens.push_back(std::max(token, 0));
-    proposal.q.insert(proposal.q.end(), law.f32(), law.f32() + vocab);
-  }
+  model_.logits(hidden, logits);
+  draw_drafts(decoder, {logits, law_, valid_ids_}, active, requests, proposals);
 }
 
 // The newest row goes through the whole head, with the draft that it is for.
@@ -128,7 +108,7 @@ void MtpDrafter::catch_up(std::span<const int32_t> seats) {
 }
 
 void MtpDrafter::propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) {
-  for (Proposal& proposal : proposals) proposal = {};
+  begin_proposals(*this, requests, proposals);
   std::vector<int32_t> active, seats;
   PendingRows::List newest;
   for (size_t i = 0; i < requests.size(); i++) {

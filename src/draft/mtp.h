@@ -49,10 +49,11 @@ class MtpDrafter final : public Drafter {
   PendingRows pending_;
   std::optional<Screen> screen_;  // of the target's head, for requests that do not sample
   Arena arena_;
-  View<2> pairs_;         // [max_tokens, 2 H]: normed embedding, normed hidden
-  View<2> out_;           // [max_tokens, H]
-  View<2> chain_;         // [seats, H] output of the active requests' newest rows
-  View<2> logits_, law_;  // [seats, vocab]
+  View<2> pairs_;   // [max_tokens, 2 H]: normed embedding, normed hidden
+  View<2> out_;     // [max_tokens, H]
+  View<2> chain_;   // [seats, H] output of the active requests' newest rows
+  View<2> logits_;  // [seats, vocab]
+  View<2> law_;     // [1, vocab]
 };
 
 }  // namespace deltaring

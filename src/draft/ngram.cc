@@ -40,13 +40,10 @@ NgramDrafter::NgramDrafter(const NgramOptions& options) : options_(options) {
 void NgramDrafter::reset(int32_t seat) { seats_.erase(seat); }
 
 void NgramDrafter::propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) {
-  check(requests.size() == proposals.size(), "ngram: {} proposals for {} requests; one each is needed",
-        proposals.size(), requests.size());
+  begin_proposals(*this, requests, proposals);
   for (size_t i = 0; i < requests.size(); i++) {
     const DraftRequest& request = requests[i];
     const std::span<const int32_t> tokens = request.tokens;
-    check(tokens.size() <= size_t{1} << 30, "ngram: a history of {} tokens; at most 2^30 work", tokens.size());
-    proposals[i] = {};
     std::vector<int32_t>& drafts = proposals[i].tokens;
     if (request.seat < 0 || tokens.empty()) continue;
 

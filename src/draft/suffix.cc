@@ -99,13 +99,10 @@ SuffixDrafter::Candidate SuffixDrafter::follow(std::span<const Occurrence> match
 }
 
 void SuffixDrafter::propose(std::span<const DraftRequest> requests, std::span<Proposal> proposals) {
-  check(requests.size() == proposals.size(), "suffix: {} proposals for {} requests; one each is needed",
-        proposals.size(), requests.size());
+  begin_proposals(*this, requests, proposals);
   for (size_t r = 0; r < requests.size(); r++) {
     const DraftRequest& request = requests[r];
     const std::span<const int32_t> tokens = request.tokens;
-    check(tokens.size() <= size_t{1} << 30, "suffix: a history of {} tokens; at most 2^30 work", tokens.size());
-    proposals[r] = {};
     if (request.seat < 0 || request.drafts <= 0 || tokens.empty()) continue;
     Index& index = seats_[request.seat];
     update(index, tokens);
